@@ -93,9 +93,9 @@ def run_step(step: ExperimentStep, out: Path, device: str) -> None:
     result_file, predictions_file, start = result_path(out, step.name), predictions_path(out, step.name), time.perf_counter()
     _peak_memory(reset=True)
     result = getattr(api, step.stage)(quiet=True, **step.settings)
-    if not result["made"] and result_file.exists():
+    if not result["created"] and result_file.exists():
         return
-    for stale in (result_file, predictions_file) if result["made"] else ():
+    for stale in (result_file, predictions_file) if result["created"] else ():
         stale.unlink(missing_ok=True)
     facts = {"name": step.name, "stage_seconds": round(time.perf_counter() - start, 1)}
     facts |= {name: value for name, value in result.items() if isinstance(value, FACT_TYPES)}

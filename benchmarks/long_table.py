@@ -73,7 +73,7 @@ def _compare_arms(out: Path, dataset: str, arms: tuple[str, str], folds: set[int
     metric = get_primary_metric(evaluations[0].task)
     differences: list[Difference] = compare_evaluations(*evaluations).differences
     return {"dataset": dataset, "arms": arms, "folds": sorted(folds), "examples": len(evaluations[0].examples),
-            "metric": metric, "sides": [asdict(evaluation.intervals[metric]) for evaluation in evaluations],
+            "metric": metric, "intervals": [asdict(evaluation.intervals[metric]) for evaluation in evaluations],
             "differences": {difference.name: asdict(difference.above) | {"p": difference.p, "exact_p": difference.exact_p}
                             for difference in differences}}  # fmt: skip
 
@@ -100,7 +100,7 @@ def _arm_row(name: str, arm: dict[str, Any]) -> Row:
 
 
 def _pair_row(pair: dict[str, Any]) -> Row:
-    (arm, other), (our_interval, their_interval), metric = pair["arms"], pair["sides"], pair["metric"]
+    (arm, other), (our_interval, their_interval), metric = pair["arms"], pair["intervals"], pair["metric"]
     interval = pair["differences"][metric]
     label = f"{pair['dataset']} {arm}, {metric} of {pair['examples']:,}, {len(pair['folds'])} folds"
     difference = f"{interval['value']:+.4f} ({interval['low']:+.4f} to {interval['high']:+.4f}, p = {interval['p']:.3f})"

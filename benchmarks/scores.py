@@ -6,8 +6,8 @@ python -m benchmarks scores suite=FILE.toml [tasks=a,b] [seeds=0,1,2] [out=FOLDE
 The suite has a table per task, with the keys of scoring.Case; its paths are relative to the file. Every result is appended to
 out/results.jsonl and not computed again; jobs that have not finished after `minutes` are left out of the table.
 
-Taggers are compared with each side's own decoding: ours constrained by the tag scheme, theirs argmax per token. Each
-result also has the scores of both decodings, `constrained` and `argmax`.
+Taggers are compared with each library's own decoding: constrained by the tag scheme in bertsmith, argmax per token in
+transformers. Each result also has the scores of both decodings, `constrained` and `argmax`.
 """
 
 import json
@@ -37,17 +37,17 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     out = Path(bench.options.get("out", bench.folder))
     out.mkdir(parents=True, exist_ok=True)
     finished = _read_results(out)
-    remaining = [(name, job) for name, job in _build_jobs(bench, cases) if (name, job.side, job.seed) not in finished]
+    remaining = [(name, job) for name, job in _build_jobs(bench, cases) if (name, job.library, job.seed) not in finished]
     results = [*finished.values(), *_run_jobs(bench, remaining, out)]
     return [_format_row(name, case, [result for result in results if result["task"] == name]) for name, case in cases.items()]
 
 
 def _read_results(out: Path) -> dict[tuple[str, str, int], Result]:
-    """Results of earlier runs by (task, side, seed); failed ones are left out, to be computed again."""
+    """Results of earlier runs by (task, library, seed); failed ones are left out, to be computed again."""
     path = out / "results.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     results = [result for result in map(json.loads, lines) if "error" not in result]
-    return {(result["task"], result["side"], result["seed"]): result for result in results}
+    return {(result["task"], result["library"], result["seed"]): result for result in results}
 
 
 def _read_cases(suite: Path, task_names: str | None) -> dict[str, Case]:
@@ -60,15 +60,18 @@ def _read_cases(suite: Path, task_names: str | None) -> dict[str, Case]:
 
 
 def _build_jobs(bench: BenchmarkInputs, cases: dict[str, Case]) -> Iterator[tuple[str, ScoringJob]]:
-    """Jobs by task and seed, both sides of a seed next to each other."""
+    """Jobs by task and seed, both libraries of a seed next to each other."""
     device_settings = {"device": bench.options.get("device", "cpu"), "precision": bench.options.get("precision", "fp32")}
     for name, case in cases.items():
         imported = bench.folder / f"{Path(case.model).name}-{case.attention_dropout:g}"
         api.import_model(source=case.model, out=str(imported), attention_dropout=case.attention_dropout, quiet=True)
         for seed in map(int, bench.options.get("seeds", "0,1,2").split(",")):
-            for side, model in (("ours", imported), ("theirs", case.model)):
-                folder = bench.folder / f"{name}-{side}-{seed}"
-                yield name, ScoringJob(case=case, side=side, model=str(model), folder=str(folder), seed=seed, **device_settings)
+            for library, model in (("bertsmith", imported), ("transformers", case.model)):
+                folder = bench.folder / f"{name}-{library}-{seed}"
+                yield (
+                    name,
+                    ScoringJob(case=case, library=library, model=str(model), folder=str(folder), seed=seed, **device_settings),
+                )
 
 
 def _run_jobs(bench: BenchmarkInputs, jobs: list[tuple[str, ScoringJob]], out: Path) -> Iterator[Result]:
@@ -85,7 +88,7 @@ def _run_jobs(bench: BenchmarkInputs, jobs: list[tuple[str, ScoringJob]], out: P
 
 
 def _run_job(name: str, job: ScoringJob, deadline: float) -> Result:
-    facts: Result = {"task": name, "side": job.side, "seed": job.seed}
+    facts: Result = {"task": name, "library": job.library, "seed": job.seed}
     start = time.monotonic()
     Path(job.folder).mkdir(parents=True)
     try:
@@ -100,14 +103,15 @@ def _run_job(name: str, job: ScoringJob, deadline: float) -> Result:
 
 
 def _format_row(name: str, case: Case, results: list[Result]) -> tuple[str, str, str, str, str]:
-    """Mean, deviation and speed of both sides; the goal allows one standard deviation of theirs below their mean."""
+    """Mean, standard deviation and speed of both libraries; the goal: at most one standard deviation below transformers."""
     ours, theirs = (
-        [result for result in results if result["side"] == side and "error" not in result] for side in ("ours", "theirs")
+        [result for result in results if result["library"] == library and "error" not in result]
+        for library in ("bertsmith", "transformers")
     )
     label = f"{name}, {case.metric}, seeds: {len(ours)} and {len(theirs)}"
     if not ours or not theirs:
         return label, _format_scores(ours, case.metric), _format_scores(theirs, case.metric), "", ""
-    means = [statistics.mean(result[case.metric] for result in side) for side in (ours, theirs)]
+    means = [statistics.mean(result[case.metric] for result in group) for group in (ours, theirs)]
     tolerance = _stdev([result[case.metric] for result in theirs])
     return (
         label,

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -45,15 +45,15 @@ class Case(Config, frozen=True):
     learning_rate: Annotated[PosFloat, "initial learning rate"] = 5e-5
     epochs: Annotated[PosFloat, "passes over the training file"] = 3.0
     overlap: Annotated[PosInt, "overlap of context windows in tokens, for transformers"] = 128
-    attention_dropout: Annotated[NonNegFloat, "on both sides"] = 0.0
+    attention_dropout: Annotated[NonNegFloat, "attention dropout in both libraries"] = 0.0
 
 
 class ScoringJob(Config, frozen=True):
     """One case with one library and one seed, for one process."""
 
     case: Case
-    side: Annotated[str, "ours or theirs"]
-    model: Annotated[str, "the weights, in the side's own format"]
+    library: Annotated[Literal["bertsmith", "transformers"], "library to train with"]
+    model: Annotated[str, "the weights, in the library's own format"]
     folder: Annotated[str, "to work in"]
     seed: int = 0
     device: str = "cpu"
@@ -74,10 +74,10 @@ def run_job(job: ScoringJob) -> dict[str, Any]:
     task: Any = from_dict(Task, to_dict(case.task) | ({"columns": case.columns} if case.columns else {}), "task")  # type: ignore[arg-type]
     train_examples, eval_examples = list(task.read(Path(case.train))), list(task.read(Path(case.dev)))
     task = task.fit(train_examples)
-    train_side = train_ours if job.side == "ours" else train_theirs
-    trained = train_side(job, task, train_examples, eval_examples)
+    train = train_ours if job.library == "bertsmith" else train_theirs
+    trained = train(job, task, train_examples, eval_examples)
     predictions = trained.predict(
-        job.side == "ours" and getattr(task, "constrained_decoding", False)
+        job.library == "bertsmith" and getattr(task, "constrained_decoding", False)
     )  # transformers' script uses argmax
     speed = {"examples_per_second": case.epochs * len(train_examples) / trained.train_seconds, "updates": trained.num_updates}
     return {

@@ -1050,7 +1050,7 @@ class Recorder:
         candidates = ["happy", "sunny", "rainy"] if file == "en.txt" else ["气", "空", "色"]
         values = {
             "fill": model.fill(several, top_k=5),
-            "together": model.fill(several, top_k=3, together=True),
+            "iterative": model.fill(several, top_k=3, iterative=True),
             "candidates": model.fill(one, candidates=candidates),
             "likelihood": model.likelihood(texts[:3]),
             "nearest": model.nearest(texts[:2], texts, top_k=3),

@@ -217,10 +217,10 @@ def test_check_writable_accepts_only_empty_or_own_folders(tmp_path):
     (tmp_path / "state").mkdir()  # left by a run stopped during its first save
     assert artifacts.check_writable(tmp_path) == tmp_path
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds other things; choose another out"):
+    with pytest.raises(UserError, match="contains other files; choose another out"):
         artifacts.check_writable(tmp_path)
     (tmp_path / "state" / "mine").touch()
-    with pytest.raises(UserError, match="holds other things"):
+    with pytest.raises(UserError, match="contains other files"):
         artifacts.check_writable(tmp_path)
     assert artifacts.check_writable(tmp_path, "notes.txt") == tmp_path
     with pytest.raises(UserError, match="is a file"):
@@ -232,7 +232,10 @@ def test_check_writable_accepts_only_empty_or_own_folders(tmp_path):
 def test_atomic_folder_does_not_remove_a_foreign_part_folder(tmp_path):
     (tmp_path / "made.part").mkdir()
     (tmp_path / "made.part" / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"made\.part exists and holds other things"), atomic_folder(tmp_path / "made"):
+    with (
+        pytest.raises(UserError, match=r"made\.part already exists and contains other files"),
+        atomic_folder(tmp_path / "made"),
+    ):
         pass
     assert (tmp_path / "made.part" / "thesis.txt").read_text() == "mine"
 

@@ -97,7 +97,9 @@ def test_cli_json_goes_to_stdout_messages_to_stderr(capsys, argv):
     assert cli.main([*argv, "--json"]) == 0
     captured = capsys.readouterr()
     result = json.loads(captured.out)
-    assert captured.out.count("\n") == 1 and result["out"] == "corpus" and result["made"] is True and result["documents"] == 2
+    assert (
+        captured.out.count("\n") == 1 and result["out"] == "corpus" and result["created"] is True and result["documents"] == 2
+    )
     assert "documents" in captured.err and "{" not in captured.err
 
 
@@ -124,7 +126,7 @@ def test_cli_settings_override_the_recipe(capsys, argv):
 def test_cli_same_command_again_does_nothing(capsys, argv):
     assert cli.main(argv) == cli.main([*argv, "--json"]) == 0
     captured = capsys.readouterr()
-    assert json.loads(captured.out)["made"] is False and "already exists" in captured.err
+    assert json.loads(captured.out)["created"] is False and "already exists" in captured.err
 
 
 class FakeStage:

@@ -219,7 +219,7 @@ def test_fill_mask_jointly_fills_the_most_confident_first(mlm):
         rows = log_probs_of(mlm, ids)
         most_confident = max(masked, key=lambda position: rows[position].max().item())
         ids[most_confident] = best[most_confident] = int(rows[most_confident].argmax())
-    jointly = [mask[0]["token"] for mask in mlm.fill(text, together=True)]
+    jointly = [mask[0]["token"] for mask in mlm.fill(text, iterative=True)]
     assert jointly == [best[index] for index in sorted(best)]
     independently = [mask[0]["token"] for mask in mlm.fill(text)]
     assert independently != jointly, "the test would not distinguish them"

@@ -212,8 +212,8 @@ def test_predict_fill_mask_and_likelihood_from_the_command_line(folders, tmp_pat
     model = f"model={folders['words']}"
     filled = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "top_k=3").stdout)
     assert [len(mask) for mask in filled] == [3, 3]
-    together = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "together=true").stdout)
-    assert len(together) == 2
+    fills = json.loads(run_cli("predict", model, "text=the [MASK] said [MASK]", "iterative=true").stdout)
+    assert len(fills) == 2
     ranked = json.loads(run_cli("predict", model, "text=the [MASK]", 'candidates=["people", "water"]').stdout)
     assert {prediction["token_str"] for prediction in ranked} == {"people", "water"}
     (tmp_path / "some.txt").write_text("the people said\nnow\n", encoding="utf-8")

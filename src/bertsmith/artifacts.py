@@ -58,9 +58,9 @@ def check_writable(folder: Path, *allowed_patterns: str) -> Path:
     """Return `folder` if it may be written: it does not exist, holds no files, or holds something matching `allowed_patterns`
     (glob), as left by an earlier run of ours."""
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
+        raise UserError(f"{folder} is a file, but the output must be a folder; choose another out, or remove the file")
     if folder.exists() and not _is_empty(folder) and not any(any(folder.glob(name)) for name in allowed_patterns):
-        raise UserError(f"{folder} exists and holds other things; choose another out, or remove it")
+        raise UserError(f"{folder} already exists and contains other files; choose another out, or remove it")
     return folder
 
 
@@ -105,7 +105,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; {path.parent} is not a folder that bertsmith made, or it is not whole") from None
+        raise UserError(f"{path} is missing; {path.parent} was not created by bertsmith, or is incomplete") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged: {error}") from None
 
@@ -119,7 +119,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     folder = folder.absolute()  # so that `.` has a name too
     part = folder.with_name(folder.name + ".part")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, where a folder is to be made; choose another name, or remove it")
+        raise UserError(f"{folder} is a file, but the output must be a folder; choose another out, or remove the file")
     shutil.rmtree(check_writable(part, IN_PROGRESS, MANIFEST), ignore_errors=True)  # left by a run that died
     part.mkdir(parents=True)
     (part / IN_PROGRESS).touch()
@@ -150,16 +150,16 @@ def write_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
 def verify_manifest(folder: Path) -> None:
     """Raise unless every file in the manifest exists with the recorded size and checksum."""
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}")
+        raise UserError(f"there is no folder {folder}; check the path")
     for name, entry in _read_manifest(folder / MANIFEST).items():
         path = folder / name
         if not path.exists():
-            raise UserError(f"{path} is missing, though {folder / MANIFEST} names it; make {folder} again")
+            raise UserError(f"{path} is missing, but listed in {folder / MANIFEST}; create {folder} again")
         if (size := path.stat().st_size) != entry.bytes:
-            problem = "truncated" if size < entry.bytes else "longer than it was"
-            raise UserError(f"{path} is {problem}: {size:,} bytes of {entry.bytes:,}; make {folder} again")
+            problem = "truncated" if size < entry.bytes else "too long"
+            raise UserError(f"{path} is {problem}: {size:,} bytes instead of {entry.bytes:,}; create {folder} again")
         if checksum(path) != entry.sha256:
-            raise UserError(f"{path} is damaged (its checksum is not the one in {MANIFEST}); make {folder} again")
+            raise UserError(f"{path} is damaged (its checksum differs from {MANIFEST}); create {folder} again")
 
 
 def checksum(path: Path) -> str:
@@ -213,4 +213,4 @@ def _read_manifest(path: Path) -> dict[str, FileEntry]:
     try:
         return msgspec.convert(read_json(path), Manifest).files
     except msgspec.ValidationError:
-        raise UserError(f"{path} is damaged: it does not say which files there are; make {path.parent} again") from None
+        raise UserError(f"{path} is damaged: it has no valid list of files; create {path.parent} again") from None

@@ -62,7 +62,7 @@ def random_bits(seed: int, stream: str, *counters: ArrayLike) -> RandomBits:
     A seed is any 64-bit integer, signed or unsigned; -1 is the same as 2**64 - 1.
     """
     if not -(2**63) <= seed < 2**64:
-        raise UserError(f"seed = {seed} is too large; take one of 64 bits, from {-(2**63)} to {2**64 - 1}")
+        raise UserError(f"seed = {seed} does not fit into 64 bits; give an integer from {-(2**63)} to {2**64 - 1}")
     with np.errstate(over="ignore"):
         state: RandomBits = _splitmix64(np.asarray(seed % 2**64, np.uint64) + _GOLDEN_GAMMA)
         for counter in (zlib.crc32(stream.encode()), *counters):

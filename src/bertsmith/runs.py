@@ -63,7 +63,7 @@ def publish(
     """Write the finished model; the manifest, written last, marks it complete. Training state is removed."""
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     card |= {"command": command_line(), "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    record |= {"recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
+    record |= {"recipe": to_dict(recipe), "tokenizer_fingerprint": tokenizer.fingerprint, "version": __version__}
     checkpoint.write_files(out, model, tokenizer, card, record)
     weights = [path.name for path in out.glob("model*.safetensors*")]
     write_manifest(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
@@ -82,12 +82,12 @@ def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str,
         return None
     card = read_json(out / "card.json")
     if card.get("identity") != run_id:
-        raise UserError(f"{out} holds a model of another recipe; choose another `out`, or remove the folder")
-    console.info(f"{out} already exists, made by the same recipe")
+        raise UserError(f"{out} contains a model of another recipe; choose another out, or remove the folder")
+    console.info(f"{out} already exists, created by the same recipe")
     _remove_state(out)  # left by a run killed between manifest and cleanup
     if "seeds" in card["result"]:
         shutil.rmtree(out / "seeds", ignore_errors=True)
-    return {"out": str(out), "made": False, **card["result"]}
+    return {"out": str(out), "created": False, **card["result"]}
 
 
 def _content_or_path(path: Path) -> str:

@@ -198,7 +198,7 @@ class Cnn(TypedDict, total=False):
     kernel_sizes: Sequence[int] | int
     """kernel sizes in tokens; hidden_size is divided among them (3, 4, 5 in Kim 2014)"""
     causal: bool
-    """see only earlier tokens (left padding)"""
+    """use only earlier tokens (left padding)"""
     hidden_act: Literal["relu", "tanh"]
     """activation after the convolution"""
 
@@ -460,7 +460,7 @@ class Longformer(TypedDict, total=False):
     attention_window: Sequence[int] | int
     """window size in tokens, both sides together (512 in the paper); one, or one per layer"""
     dilation: Sequence[int] | int
-    """dilation of the last heads: [2, 2] lets two heads see every second token, twice as far"""
+    """dilation of the last heads: with [2, 2], two heads attend to every second token, twice as far"""
     dilated_layers: int | None
     """number of top layers with dilated heads; none: all"""
     global_attention: bool
@@ -515,7 +515,7 @@ class MultipleChoice(TypedDict, total=False):
     template: str
     """special tokens from columns of the file, for example '[direction={direction}] {text}'"""
     special_tokens: Sequence[str] | str
-    """special tokens of the template; collected from data.train"""
+    """special tokens of the template (set by training, from data.train)"""
     long_text: Literal["truncate", "window", "hierarchical"]
     """texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)"""
     doc_stride: int
@@ -632,11 +632,11 @@ class QuestionAnswering(TypedDict, total=False):
     template: str
     """special tokens from columns of the file, for example '[direction={direction}] {text}'"""
     special_tokens: Sequence[str] | str
-    """special tokens of the template; collected from data.train"""
+    """special tokens of the template (set by training, from data.train)"""
     no_answer: bool
     """questions may be unanswerable, as in SQuAD 2.0"""
     threshold: float
-    """no_answer: no answer is predicted if its log score exceeds the best span's by more; tuned on data.dev"""
+    """no_answer: margin over the log score of the best span from which it is predicted (set by training)"""
     scorer: Literal["squad", "cmrc"]
     """exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"""
     long_text: Literal["window", "truncate"]
@@ -816,7 +816,7 @@ class TextClassification(TypedDict, total=False):
     template: str
     """special tokens from columns of the file, for example '[direction={direction}] {text}'"""
     special_tokens: Sequence[str] | str
-    """special tokens of the template; collected from data.train"""
+    """special tokens of the template (set by training, from data.train)"""
     pair: Literal["joint", "cross", "both"] | JointPair | Config | CrossAttentionPair | BothOrdersPair
     """text pairs: joint (one sequence), both (one per order), cross (cross-attention of two)"""
     long_text: Literal["truncate", "window", "hierarchical"]
@@ -824,7 +824,7 @@ class TextClassification(TypedDict, total=False):
     doc_stride: int
     """tokens between the starts of consecutive windows"""
     hex: bool
-    """texts are hex-encoded bytes; set from the model's tokenizer"""
+    """texts are hex-encoded bytes (set by training, from the model's tokenizer)"""
     columns: dict[str, str]
     """column names of text, text_b and label in the files"""
     skip_bad: bool
@@ -834,9 +834,9 @@ class TextClassification(TypedDict, total=False):
     multi_label: bool
     """multi-label classification: any number of labels per text, separated by | in files"""
     threshold: float
-    """multi_label: probability from which a label is predicted; tuned on data.dev"""
+    """multi_label: probability from which a label is predicted (set by training, on data.dev)"""
     temperature: float
-    """temperature scaling of the logits (calibration); fitted on data.dev"""
+    """temperature scaling of the logits, for calibration (set by training, on data.dev)"""
     positive: str | None
     """binary classification: the positive label, for which f1 is computed"""
     class_weights: Literal["balanced"] | dict[str, float] | None
@@ -848,7 +848,7 @@ class TextRegression(TypedDict, total=False):
     template: str
     """special tokens from columns of the file, for example '[direction={direction}] {text}'"""
     special_tokens: Sequence[str] | str
-    """special tokens of the template; collected from data.train"""
+    """special tokens of the template (set by training, from data.train)"""
     pair: Literal["joint", "cross", "both"] | JointPair | Config | CrossAttentionPair | BothOrdersPair
     """text pairs: joint (one sequence), both (one per order), cross (cross-attention of two)"""
     long_text: Literal["truncate", "window", "hierarchical"]
@@ -856,7 +856,7 @@ class TextRegression(TypedDict, total=False):
     doc_stride: int
     """tokens between the starts of consecutive windows"""
     hex: bool
-    """texts are hex-encoded bytes; set from the model's tokenizer"""
+    """texts are hex-encoded bytes (set by training, from the model's tokenizer)"""
     columns: dict[str, str]
     """column names of text, text_b and label in the files"""
     skip_bad: bool
@@ -886,7 +886,7 @@ class TokenClassification(TypedDict, total=False):
     template: str
     """special tokens from columns of the file, for example '[direction={direction}] {text}'"""
     special_tokens: Sequence[str] | str
-    """special tokens of the template; collected from data.train"""
+    """special tokens of the template (set by training, from data.train)"""
     labels: Sequence[str] | str
     """tags, in the order of the logits; by default the sorted tags of data.train"""
     scheme: Literal["any", "bio", "bioes"]
@@ -898,7 +898,7 @@ class TokenClassification(TypedDict, total=False):
     crf: bool
     """linear-chain CRF on top of the encoder"""
     transitions: Sequence[Sequence[float] | float] | Sequence[float] | float
-    """crf: learned transition scores, row to column; last row: start, last column: end"""
+    """crf: transition scores, row to column; last row: start, last column: end (set by training)"""
     context: bool | int
     """subwords of document context on each side of a sentence; true: fill max_length"""
     overlap: int

@@ -330,7 +330,7 @@ def finetune(
         decoder: task=generate: transformer (initialized from the encoder) or rnn; default: UniLM
         max_length: maximum sequence length, in tokens
         train: training settings: duration (default: 3 epochs), batch size, optimizer ...
-        long_text: how to read texts longer than max_length; same as task.long_text
+        long_text: how to process texts longer than max_length; same as task.long_text
         freeze: freeze embeddings and this many lower layers; all: train only the head
         features: layers that the head reads; default: the last
         lora: LoRA: train low-rank adapters, merged into the weights at the end
@@ -341,7 +341,7 @@ def finetune(
         metric_for_best_model: metric for early stopping and for the best seed; default: the task's main one
         random_init: start from random weights instead of the pre-trained ones (control)
         seed: random seed of new weights, data order and dropout
-        seeds: several seeds, one run each: mean and deviation, and the best model kept
+        seeds: several seeds, one run each: mean and standard deviation; the best model is kept
         quiet: suppress messages and progress, but not warnings
 
     Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
@@ -474,7 +474,7 @@ def predict(
     columns: dict[str, str] | None = None,
     skip_bad: bool = False,
     top_k: int | None = None,
-    together: bool = False,
+    iterative: bool = False,
     candidates: Sequence[str] | str | None = None,
     generate: t.Generate = "greedy",
     likelihood: bool = False,
@@ -501,7 +501,7 @@ def predict(
         columns: column names: { text = NAME, text_b = NAME ... }; default: as in training
         skip_bad: write {"error": ...} for invalid rows, instead of stopping
         top_k: predictions per [MASK] (default 5); answer: list candidates too; classify: only the top scores
-        together: fill several masks one by one, most confident first, instead of independently
+        iterative: fill several masks one by one, most confident first, instead of independently
         candidates: words to rank for the single [MASK] of a text
         generate: decoding of generated text: greedy, sample or beam; default: greedy, or the task's own
         likelihood: log-likelihood of texts under a pre-trained model (pseudo-log-likelihood for a masked LM)

@@ -16,8 +16,9 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     except (SafetensorError, OSError) as error:
         needed, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(path.parent).free
         if free < needed or "No space" in str(error):
-            raise UserError(f"no space left for {path}: {needed:,} bytes are needed, {free:,} are free; make room and run the "
-                           "same command again: it goes on from the last checkpoint") from None  # fmt: skip
+            raise UserError(f"no space left for {path}: {needed:,} bytes are needed, {free:,} are free; free some space "
+                            "and run the "
+                           "same command again to resume from the last checkpoint") from None  # fmt: skip
         raise UserError(f"{path} cannot be written: {error}") from None
 
 

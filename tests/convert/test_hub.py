@@ -64,7 +64,7 @@ def test_hub_download_errors_suggest_a_fix(tmp_path, server, monkeypatch):
         assert f"there is no folder {name}, and {server.address} has no public model" in download_error(name)
     assert "accept its terms" in download_error("org/gated")
     assert "500" in download_error("org/broken")
-    assert "holds no config.json" in download_error("org/empty")
+    assert "contains no config.json" in download_error("org/empty")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # no server
     assert "try again with a network connection, or give source=FOLDER" in download_error("org/nothing")
 

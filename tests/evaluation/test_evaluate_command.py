@@ -101,5 +101,5 @@ def test_evaluate_rejects_invalid_requests(finetuned, tiny_model, tmp_path):
     assert "did you mean 'good'" in run_cli_error(*command, f"data={unknown_label}")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
-    assert "holds other things" in run_cli_error(*command, dev, f"out={tmp_path / 'full'}")
+    assert "contains other files" in run_cli_error(*command, dev, f"out={tmp_path / 'full'}")
     assert "was not fine-tuned" in run_cli_error(*command, dev, f"against={tiny_model}")

@@ -78,7 +78,7 @@ def test_interrupted_suite_resumes_to_same_table(suite, tmp_path, monkeypatch):
     assert partial["num_pending"] == 2 and len(partial["runs"]) == 2
     assert "2 runs are not finished" in parse_page((tmp_path / "killed" / "report.html").read_bytes()).text
     process = run_cli("suite", suite, f"out={tmp_path / 'killed'}", "--json")
-    assert process.stderr.count("already exists, made by the same recipe") == 2
+    assert process.stderr.count("already exists, created by the same recipe") == 2
     resumed = json.loads(process.stdout.splitlines()[-1])
     assert resumed["table"] == uninterrupted["table"] and resumed["runs"] == uninterrupted["runs"]
     first, second = (run["scores"] for run in resumed["runs"] if run["task"] == "mood")
@@ -121,7 +121,7 @@ def test_suite_reports_failed_run_and_continues(suite, tmp_path, jobs):
     result = json.loads(process.stdout.splitlines()[-1])
     assert len(result["runs"]) == 3 and result["table"]["tiny"]["mood"]["num_seeds"] == 1
     (failure,) = result["failures"]
-    assert (failure["model"], failure["task"], failure["seed"]) == ("tiny", "mood", 1) and "holds other things" in failure[
+    assert (failure["model"], failure["task"], failure["seed"]) == ("tiny", "mood", 1) and "contains other files" in failure[
         "error"
     ]
     assert "tiny on mood, seed 1: " in process.stderr and failure["error"] in process.stderr
@@ -238,7 +238,7 @@ def test_suite_rejects_runs_of_other_settings(suite, tmp_path, monkeypatch):
     run_cli(*command)
     monkeypatch.setattr(Trainer, "fit", lambda *_: pytest.fail("trained"))
     suite.write_text(suite.read_text().replace("learning_rate = 3e-3", "learning_rate = 1e-3"))
-    assert "was made with other settings" in run_cli_error(*command)
+    assert "was created with other settings" in run_cli_error(*command)
 
 
 def test_example_suite_recipe_plans_all_runs():

@@ -72,7 +72,7 @@ def test_extended_tokenizer_records_parent_and_gains(home):
     assert "already exists" in output.stderr and "before" in output.stderr and "polypeptide" in output.stderr
     result = run_cli_json(*arguments)
     parent = Tokenizer.load(home / "bert")
-    assert not result["made"] and result["num_added_tokens"] == 7 and result["vocab_size"] == len(parent) + 7
+    assert not result["created"] and result["num_added_tokens"] == 7 and result["vocab_size"] == len(parent) + 7
     assert {token for token, _ in result["added_tokens"]} == {*TERMS, "ribosom"}
     assert result["fertility"] == pytest.approx(1, abs=0.001) and result["parent"]["fertility"] > 2
     saved = (result["parent"]["fertility"] - result["fertility"]) * result["words"]
@@ -130,7 +130,7 @@ def test_padded_embeddings_take_new_tokens_without_growing(home, tmp_path):
     size = model.config.vocab_size + 64
     padded = checkpoint.Model(ModelConfig(encoder=model.config.encoder, vocab_size=size, heads=model.config.heads))
     padded.load_state_dict(weights)
-    checkpoint.save(tmp_path / "padded", padded, tokenizer, card, {"tokenizer": tokenizer.fingerprint})
+    checkpoint.save(tmp_path / "padded", padded, tokenizer, card, {"tokenizer_fingerprint": tokenizer.fingerprint})
     run_cli("pretrain", f"corpus={home / 'corpus'}", f"init={tmp_path / 'padded'}", f"out={tmp_path / 'out'}", *COMMON_SETTINGS,
         "train.steps=1", "train.learning_rate=1e-9")  # fmt: skip
     new, child, _ = checkpoint.load(tmp_path / "out")

@@ -113,8 +113,8 @@ def test_bilm_refuses_bidirectional_model(corpus, tmp_path):
 
 def test_elmo_pretraining_warns_of_unknown_words(corpus, tmp_path):
     command = ["pretrain", "model=elmo", *SMALL, "train.steps=1"]
-    assert "spelt [UNK]" not in run_cli(*command, f"corpus={corpus}", f"out={tmp_path / 'known'}").stderr
+    assert "character CNN" not in run_cli(*command, f"corpus={corpus}", f"out={tmp_path / 'known'}").stderr
     (tmp_path / "text.txt").write_text("one zebra two three\n\n" * 30, encoding="utf-8")
     run_cli("prepare", f"texts={tmp_path / 'text.txt'}", f"tokenizer={corpus}", f"out={tmp_path / 'corpus'}")
     stderr = run_cli(*command, f"corpus={tmp_path / 'corpus'}", f"out={tmp_path / 'out'}").stderr
-    assert "25.0% of the corpus are words its tokenizer does not know" in stderr
+    assert "25.0% of the tokens of" in stderr and "character CNN" in stderr

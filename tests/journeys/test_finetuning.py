@@ -80,7 +80,7 @@ def test_finetuned_task_is_evaluated_and_predicts(bert, tmp_path, kind):
     args = [f"task={kind}", f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST]
     result = run_cli_json("finetune", *args, "train.epochs=8")
     assert result["dev"][metric] > 0.8
-    assert not run_cli_json("finetune", *args, "train.epochs=8")["made"]
+    assert not run_cli_json("finetune", *args, "train.epochs=8")["created"]
     evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={dev}")
     assert evaluation["scores"] == pytest.approx(result["dev"])
     run_cli("predict", f"model={tmp_path / 'out'}", f"data={dev}", f"out={tmp_path / 'answers.jsonl'}")

@@ -78,12 +78,12 @@ def test_finetuning_seeds_report_mean_deviation_and_best(bert, tmp_path):  # noq
     result = run_cli_json("finetune", *args)
     scores = [result["seeds"][str(seed)]["accuracy"] for seed in range(3)]
     assert result["mean"]["accuracy"] == pytest.approx(np.mean(scores))
-    assert result["deviation"]["accuracy"] == pytest.approx(np.std(scores, ddof=1))
+    assert result["std"]["accuracy"] == pytest.approx(np.std(scores, ddof=1))
     assert result["dev"]["accuracy"] == max(scores) and scores[result["seed"]] == max(scores)
     evaluation = run_cli_json("evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / '100.jsonl'}")
     assert evaluation["scores"]["accuracy"] == max(scores)
     assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir()) == []
-    assert not run_cli_json("finetune", *args)["made"]
+    assert not run_cli_json("finetune", *args)["created"]
     single_args = [word.replace("/out", "/one") for word in args if not word.startswith(("seeds", "/"))]
     single_result = run_cli_json("finetune", *single_args, f"seed={result['seed']}")
     assert single_result["dev"] == result["dev"]  # a seed among several gives the same result as alone
@@ -172,7 +172,7 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
     [
         ("classify", {"text": "a b"}, [], "has no column 'label'"),
         ("tag", {"tokens": ["a"]}, [], "cannot be used for evaluation"),
-        ("tag", {"tokens": ["a"], "tags": ["NOUN"]}, [], "line 1: the tag 'NOUN' is not of the kind that was learnt"),
+        ("tag", {"tokens": ["a"], "tags": ["NOUN"]}, [], "line 1: tag 'NOUN' does not follow the tagging scheme"),
         ("similar", {"text": "a", "text_b": "b"}, [], "needs its score"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["freeze=all"], "every weight of the model is frozen"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.gradual_unfreezing=0.5"], "no head"),
@@ -202,7 +202,7 @@ def test_finetuning_run_identity_ignores_paths_but_not_eval_every(bert, tmp_path
     (tmp_path / "moved").mkdir()
     (tmp_path / "400.jsonl").rename(tmp_path / "moved/other.jsonl")
     moved_args = [f"data.train={tmp_path / 'moved/other.jsonl'}" if word.startswith("data.train") else word for word in args]
-    assert not run_cli_json("finetune", *moved_args)["made"]
+    assert not run_cli_json("finetune", *moved_args)["created"]
     assert "another recipe" in run_cli_error("finetune", *moved_args, "train.eval_every=1")
 
 

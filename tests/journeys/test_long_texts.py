@@ -96,7 +96,7 @@ def test_convert_long_with_rope(corpus, tmp_path, capsys):
         )
         == 0
     )
-    assert "global tokens beyond it are treated as if at its edge" in " ".join(capsys.readouterr().err.split())
+    assert "for global tokens, longer distances are clamped to the window" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer.rope_theta == 10000.0
     assert_close(run_random_tokens(tmp_path / "long", 16), run_random_tokens(tmp_path / "bert", 16), atol=1e-5, rtol=1e-5)
     assert run_random_tokens(tmp_path / "long", 100).shape == (200, 32)
@@ -133,8 +133,8 @@ def test_pretrain_replaces_mixer_by_kind(short_bert, corpus, tmp_path):
 
 def test_convert_long_rerun_is_noop_and_other_options_refused(short_bert, long_bert):
     options = {"model": str(short_bert), "out": str(long_bert), "max_length": 100, "quiet": True}
-    assert api.convert_long(attention_window=30, **options)["made"] is False
-    with pytest.raises(UserError, match="holds another model"):
+    assert api.convert_long(attention_window=30, **options)["created"] is False
+    with pytest.raises(UserError, match="contains another model"):
         api.convert_long(attention_window=32, **options)
 
 
@@ -373,7 +373,7 @@ def test_convert_long_reports_dropped_attention_dropout(corpus, tmp_path, capsys
     model = SMALL | {"mixer": {"num_attention_heads": 4, "attention_dropout": 0.1}}
     api.pretrain(corpus=str(corpus), model=model, max_length=32, train=TRAIN, out=str(tmp_path / "bert"), quiet=True)
     assert main(["convert-long", f"model={tmp_path / 'bert'}", f"out={tmp_path / 'long'}", "max_length=100"]) == 0
-    assert "mixer.attention_dropout=0.1 is left out" in " ".join(capsys.readouterr().err.split())
+    assert "mixer.attention_dropout=0.1 is not kept" in " ".join(capsys.readouterr().err.split())
     assert checkpoint.load(tmp_path / "long")[0].config.encoder.mixer == Longformer(num_attention_heads=4)
     assert json.loads((tmp_path / "long" / "config.json").read_text())["recipe"]["attention_window"] == [512]
 
@@ -414,7 +414,7 @@ def test_converted_long_model_fine_tunes_on_question_answering(long_bert, tmp_pa
     out = tmp_path / "answers"
     data = {"train": str(file), "dev": str(file)}
     result = api.finetune(task="answer", model=str(long_bert), data=data, max_length=64, train=TRAIN, out=str(out), quiet=True)
-    assert result["made"] and 0 <= result["dev"]["f1"] <= 1
+    assert result["created"] and 0 <= result["dev"]["f1"] <= 1
 
 
 def test_convert_long_of_fine_tuned_model(short_bert, tmp_path):
@@ -425,7 +425,7 @@ def test_convert_long_of_fine_tuned_model(short_bert, tmp_path):
     result = api.convert_long(
         model=str(tmp_path / "short"), max_length=100, attention_window=[30], out=str(tmp_path / "long"), quiet=True
     )
-    assert result["made"] and checkpoint.read_config(tmp_path / "long")["max_length"] == 100
+    assert result["created"] and checkpoint.read_config(tmp_path / "long")["max_length"] == 100
     short_model, long_model = (api.load(str(tmp_path / name)) for name in ("short", "long"))
     short_text, long_text = "the people said so", "she was there . " * 15 + "the people said so it"
     assert long_model(short_text)["scores"] == pytest.approx(short_model(short_text)["scores"], abs=1e-5)

@@ -74,7 +74,7 @@ def test_oom_at_first_step_halves_micro_batches(corpus, tmp_path, small_memory, 
 
     train_settings = json.loads((tmp_path / "bert" / "config.json").read_text())["recipe"]["train"]
     assert (train_settings["batch_tokens"], train_settings["gradient_accumulation_steps"]) == (512, 2)  # as in the recipe
-    assert not pretrain(recipe, quiet=True)["made"] and not (tmp_path / "bert" / "state").exists()
+    assert not pretrain(recipe, quiet=True)["created"] and not (tmp_path / "bert" / "state").exists()
 
 
 def test_oom_retry_keeps_updates_per_epoch(corpus, tmp_path, small_memory):
@@ -116,7 +116,7 @@ def test_oom_run_that_was_killed_resumes_exactly(corpus, tmp_path, small_memory,
         pretrain(recipe, quiet=True, on_step=kill)
     capsys.readouterr()
     result = pretrain(recipe)
-    assert result["made"] and "with train.batch_tokens=256 train.gradient_accumulation_steps=2:" in capsys.readouterr().err
+    assert result["created"] and "with train.batch_tokens=256 train.gradient_accumulation_steps=2:" in capsys.readouterr().err
     assert read_weights(tmp_path / "killed") == read_weights(tmp_path / "straight")
 
 

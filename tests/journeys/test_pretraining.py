@@ -68,7 +68,7 @@ def check_trained_model(out, result):
 def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     result = run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "vocab_size=300", f"out={tmp_path / 'tokenizer'}")
-    assert result["made"] and result["unknown"] == 0
+    assert result["created"] and result["unknown"] == 0
     arguments = [f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"]
     result = run_cli_json("prepare", *arguments, f"language={language}", "workers=2")
     assert result["documents"] == 80
@@ -84,7 +84,7 @@ def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
     assert {"valid_loss", "valid_mlm_accuracy", "valid_nsp_accuracy", "pseudo_perplexity", "unigram_entropy"} <= result.keys()
     first = json.loads((tmp_path / "bert" / "metrics.jsonl").read_text().splitlines()[0])
     assert result["valid_mlm_loss"] < first["mlm_loss"]  # the loss falls
-    assert not run_cli_json("pretrain", *pretrain_arguments)["made"]  # not trained again
+    assert not run_cli_json("pretrain", *pretrain_arguments)["created"]  # not trained again
     guesses = bertsmith.load(tmp_path / "bert").fill("the [MASK] of [MASK]" if language == "en" else "天地[MASK]黄[MASK]")
     assert [len(guess) for guess in guesses] == [5, 5]
     files = {path.name for path in (tmp_path / "bert").iterdir()}
@@ -330,12 +330,12 @@ def test_stages_do_not_touch_foreign_files(corpus, tmp_path):
     (tmp_path / "project" / "state").mkdir(parents=True)
     (tmp_path / "project" / "state" / "thesis.txt").write_text("mine")
     arguments = [*SMALL, "train.steps=2", f"corpus={corpus}"]
-    assert "holds other things" in run_cli_error("pretrain", *arguments, f"out={tmp_path / 'project'}")
+    assert "contains other files" in run_cli_error("pretrain", *arguments, f"out={tmp_path / 'project'}")
     (tmp_path / "text.txt").write_text(make_english_text(20), encoding="utf-8")
     (tmp_path / "new.part").mkdir()
     (tmp_path / "new.part" / "thesis.txt").write_text("mine")
     for stage in (["prepare", f"tokenizer={corpus}"], ["tokenizer", "vocab_size=100"]):
-        assert "holds other things" in run_cli_error(*stage, f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'new'}")
+        assert "contains other files" in run_cli_error(*stage, f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'new'}")
     assert (tmp_path / "new.part" / "thesis.txt").exists() and (tmp_path / "project" / "state" / "thesis.txt").exists()
 
 
@@ -397,7 +397,7 @@ def test_pretrain_init_identity_depends_on_contents(corpus, uninterrupted, tmp_p
         *small_arguments,
         "train.steps=2",
     ]
-    assert run_cli_json(*arguments)["made"] and not run_cli_json(*arguments)["made"]
+    assert run_cli_json(*arguments)["created"] and not run_cli_json(*arguments)["created"]
     shutil.rmtree(folder)
     run_cli("pretrain", f"corpus={corpus}", f"out={folder}", *SMALL, "train.steps=3", "seed=9")
     assert "a model of another recipe" in run_cli_error(*arguments)

@@ -238,7 +238,7 @@ def tiny_weights(tmp_path, monkeypatch, vocabulary):
     }
     tokenizer = Tokenizer.load(vocabulary)
     config = from_dict(ModelConfig, {"encoder": encoder, "vocab_size": len(tokenizer), "heads": {"lm": {"kind": "lm"}}})
-    record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint}
+    record = {"stage": "pretrain", "tokenizer_fingerprint": tokenizer.fingerprint}
     checkpoint.save(
         tmp_path / "models" / run.SHIPPED_MODEL, build_model(config, 0), tokenizer, {"identity": "", "result": {}}, record
     )
@@ -258,7 +258,9 @@ def test_quickstart_without_shipped_model_and_rerun(tmp_path, capsys, two_librar
     result = run.run(recipe, Console())
     stderr = capsys.readouterr().err
     assert stderr.startswith("this checkout does not include the weights of mini-en") and result["base_model"] is None
-    assert result["made"] and f"{result['valid_mlm_loss']:.3f} nats" in stderr and f"{result['unigram_entropy']:.3f}" in stderr
+    assert (
+        result["created"] and f"{result['valid_mlm_loss']:.3f} nats" in stderr and f"{result['unigram_entropy']:.3f}" in stderr
+    )
     assert all(f"{number}/6" in stderr for number in range(1, 7)) and str(folder / "report.html") in stderr
     assert section_titles(folder / "report.html") == [*RUN_SECTIONS, "Fine-tuning: package of a docstring"]
 
@@ -269,7 +271,7 @@ def test_quickstart_without_shipped_model_and_rerun(tmp_path, capsys, two_librar
     assert test_lines and not any(json.loads(line)["text"] in text for line in test_lines)
 
     again = run.run(recipe, Console())
-    assert not again["made"] and again["valid_mlm_loss"] == result["valid_mlm_loss"]
+    assert not again["created"] and again["valid_mlm_loss"] == result["valid_mlm_loss"]
     assert again["comparison"] == result["comparison"] and capsys.readouterr().err.count("already") >= 4
 
 
@@ -282,7 +284,7 @@ def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_wei
     assert stderr.index(run.ENGLISH_TEXTS[0]) < stderr.index("2/7") and stderr.index("4/7") < stderr.index(
         run.DOCSTRING_TEXTS[0]
     )
-    assert result["base_model"] == "mini-en" and result["made"] and f"{result['unigram_entropy']:.3f}" in stderr
+    assert result["base_model"] == "mini-en" and result["created"] and f"{result['unigram_entropy']:.3f}" in stderr
     assert "bertsmith.load('mini-en')" in stderr and f"model={folder / 'finetuned'}" in stderr
 
     for name, scratch in (("finetuned", False), ("from-scratch", True)):

@@ -159,7 +159,9 @@ def test_seq2seq_recipes_are_valid(recipe, kind):
 def test_seq2seq_rejects_fill_mask_and_huggingface_export(seq2seq_model, tmp_path):
     with pytest.raises(UserError, match="cannot fill masks"):
         bertsmith.load(seq2seq_model).fill("a [MASK]")
-    assert "answers texts by texts" in run_cli_error("export", f"model={seq2seq_model}", "format=hf", f"out={tmp_path / 'hf'}")
+    assert "sequence-to-sequence model" in run_cli_error(
+        "export", f"model={seq2seq_model}", "format=hf", f"out={tmp_path / 'hf'}"
+    )
 
 
 INVALID_SETTINGS = {

@@ -78,7 +78,7 @@ def test_word2vec_neighbours_are_of_same_category(word_corpus, tmp_path, objecti
     assert np.mean(is_correct) >= 0.8
     assert result["words"] == 23 and result["vector_size"] == 12 and vectors.vector_size == 12
     assert result["loss"] < (2.8 if objective.get("hs") else 0.693 * 6)
-    assert not pretrain_vectors(word_corpus, tmp_path / "out", objective, train=train)["made"]
+    assert not pretrain_vectors(word_corpus, tmp_path / "out", objective, train=train)["created"]
 
 
 def test_word2vec_folder_works_as_model(word_corpus, tmp_path):
@@ -193,7 +193,7 @@ def test_word2vec_stop_signal_reports_round(word_corpus, tmp_path, monkeypatch):
             {"objective": {"kind": "skip-gram", "vector_size": 100}},
             "objective.vector_size=100 contradicts model.hidden_size=12",
         ),
-        ({"objective": {"kind": "skip-gram", "subwords": {"min_n": 4, "max_n": 3}}}, "4 to 3 characters are none"),
+        ({"objective": {"kind": "skip-gram", "subwords": {"min_n": 4, "max_n": 3}}}, "min_n=4 is more than max_n=3"),
     ],
 )
 def test_word2vec_refuses_network_options(word_corpus, tmp_path, changes, message):

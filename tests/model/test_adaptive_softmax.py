@@ -110,7 +110,7 @@ def test_adaptive_softmax_tied_tables_are_stored_once_and_all_weights_get_grads(
 
 @pytest.mark.parametrize("cutoffs", [(20, 20), (0,), (200,), (30, 20)])
 def test_adaptive_cutoffs_must_be_increasing_and_inside_the_vocabulary(cutoffs):
-    with pytest.raises(UserError, match="rising ids"):
+    with pytest.raises(UserError, match="increasing token ids"):
         Clusters.from_cutoffs(cutoffs, 4.0, 32, VOCAB_SIZE)
 
 

@@ -62,9 +62,9 @@ def test_axial_positions_from_recipe_overrides():
 @pytest.mark.parametrize(
     ("position_embedding_type", "message"),
     [
-        ({"shape": [4, 4]}, "16 places, fewer than model.max_position_embeddings=60"),
-        ({"shape": [8, 8], "widths": [8, 8]}, "not 2 that make 32"),
-        ({"shape": [8, 8], "widths": [32]}, "not 2 that make 32"),
+        ({"shape": [4, 4]}, "16 positions, fewer than model.max_position_embeddings=60"),
+        ({"shape": [8, 8], "widths": [8, 8]}, "must be 2 sizes with a sum of 32"),
+        ({"shape": [8, 8], "widths": [32]}, "must be 2 sizes with a sum of 32"),
     ],
 )
 def test_axial_positions_shape_and_widths_must_fit(position_embedding_type, message):

@@ -108,7 +108,10 @@ def test_char_cnn_without_tokenizer_raises():
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [({"hidden_size": 7}, "not even"), ({"embeddings": TINY["embeddings"] | {"max_characters_per_token": 2}}, "letters")],
+    [
+        ({"hidden_size": 7}, "must be even"),
+        ({"embeddings": TINY["embeddings"] | {"max_characters_per_token": 2}}, "kernel size above"),
+    ],
 )
 def test_char_cnn_rejects_odd_width_and_short_words(overrides, message):
     with pytest.raises(UserError, match=message):

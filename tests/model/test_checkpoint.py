@@ -39,8 +39,8 @@ def test_checkpoint_config_carries_format_version(folder):
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (None, "has no format_version: it was written before recipe keys were renamed"),
-        ("1.1", "newer than 1.0, which this bertsmith reads; update bertsmith"),
+        (None, "has no format_version: it is from before the first release"),
+        ("1.1", "but this bertsmith supports up to 1.0; upgrade bertsmith"),
         ("2.0", "newer than 1.0"),
         ("one", "is not of the form '1.0'"),
         (1, "is not of the form '1.0'"),

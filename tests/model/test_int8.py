@@ -62,23 +62,23 @@ def test_int8_max_rounding_error_detects_wrong_weights():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_int8_rejects_nan_and_inf(bad):
-    with pytest.raises(UserError, match="tokens holds what is no number"):
+    with pytest.raises(UserError, match="tokens contains NaN or infinity"):
         quantize_weights({"tokens": torch.tensor([[1.0, bad]])})
 
 
 @pytest.mark.parametrize(
     ("quantized", "message"),
     [
-        ({"w": torch.zeros(2, 3, dtype=torch.int8)}, "w is int8, and has no scale"),
-        ({f"w{SCALE_SUFFIX}": torch.ones(2)}, "w:scale has no matrix"),
+        ({"w": torch.zeros(2, 3, dtype=torch.int8)}, "w is int8, but has no scale"),
+        ({f"w{SCALE_SUFFIX}": torch.ones(2)}, "w:scale has a scale, but no int8 matrix"),
         (
             {"w": torch.zeros(2, 3, dtype=torch.int8), f"w{SCALE_SUFFIX}": torch.ones(3)},
-            "scales \\[3\\], not int8 with one for each",
+            "scales \\[3\\], not int8 with one scale for each",
         ),
         ({"w": torch.zeros(2, 3, dtype=torch.int8), f"w{SCALE_SUFFIX}": torch.ones(2, 1)}, "scales \\[2, 1\\]"),
         ({"w": torch.zeros(2, 3), f"w{SCALE_SUFFIX}": torch.ones(2)}, "w is torch.float32 \\[2, 3\\]"),
     ],
 )
 def test_int8_rejects_mismatched_scales(quantized, message):
-    with pytest.raises(UserError, match=f"folder does not fit its config.json: .*{message}"):
+    with pytest.raises(UserError, match=f"folder does not match its config.json: .*{message}"):
         dequantize_weights(quantized, FOLDER)

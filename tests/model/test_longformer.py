@@ -179,7 +179,7 @@ def test_longformer_window_and_dilation_by_layer():
 
 
 def test_longformer_dilated_layers_require_dilation():
-    with pytest.raises(UserError, match=r"dilated_layers=1 says which layers .* name some, such as dilation=\[2, 2\]"):
+    with pytest.raises(UserError, match=r"dilated_layers=1 has no effect without dilation; set it, such as dilation=\[2, 2\]"):
         Stack(
             EncoderConfig(
                 num_hidden_layers=3, hidden_size=HIDDEN_SIZE, mixer=Longformer(num_attention_heads=4, dilated_layers=1)

@@ -159,7 +159,7 @@ def test_lsh_attention_saved_memory_is_linear():
 
 
 def test_reformer_refuses_impossible_configs():
-    with pytest.raises(UserError, match="buckets=5 is not even"):
+    with pytest.raises(UserError, match="buckets=5 must be even"):
         build_mixer(num_buckets=5)
     with pytest.raises(UserError, match="hidden_size of 32 does not divide into 5 heads"):
         Reformer(num_attention_heads=5).build(HIDDEN_SIZE)

@@ -114,7 +114,7 @@ def test_gru_matches_torch_gru():
 def test_rnn_refuses_impossible_configs(options, message):
     with pytest.raises(UserError, match=message):
         Lstm(**options).build(8)
-    with pytest.raises(UserError, match="not even"):
+    with pytest.raises(UserError, match="must be even"):
         Lstm().build(7)
 
 

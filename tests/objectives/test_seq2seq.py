@@ -94,7 +94,7 @@ def test_seq2seq_batches_count_source_and_target_tokens():
     rng = np.random.default_rng(0)
     ids = [rng.integers(5, 14, rng.integers(3, 9)) for _ in range(40)]
     target_lengths = rng.integers(2, 9, 40)
-    targets = {"reply": np.concatenate([np.arange(length) for length in target_lengths]), "size": target_lengths}
+    targets = {"target_ids": np.concatenate([np.arange(length) for length in target_lengths]), "target_lengths": target_lengths}
     loader = Seq2SeqBatches(TASK, EncodedExamples(ids, [], np.arange(40), targets), 60, 0)
     batches = [loader(k) for k in range(loader.batches_per_epoch)]
     assert sum(batch.inputs.layout.num_sequences for batch in batches) == 40

@@ -165,7 +165,7 @@ def test_huggingface_gelu_synonyms_are_imported(hidden_act, tmp_path):
 @pytest.mark.parametrize("name", ["RobertaForMaskedLM", "ElectraForMaskedLM"])
 def test_import_rejects_lm_head_with_other_activation(name, tmp_path):
     save_random_model(name, tmp_path / "hf", hidden_act="relu")
-    with pytest.raises(UserError, match=r"the blocks have relu.*this model has one for both"):
+    with pytest.raises(UserError, match=r"the layers use relu.*different activations"):
         import_folder(tmp_path / "hf", tmp_path / "ours")
 
 

@@ -116,7 +116,7 @@ def reference_layers(file, words, residual):
 def test_elmo_layers_match_the_equations(tmp_path, residual):
     source = write_published_files(tmp_path / "theirs", residual)
     result = run_cli_json("import", f"source={source}", f"out={tmp_path / 'ours'}")
-    assert (result["family"], result["layers"], result["width"]) == ("elmo", LAYERS, 2 * PROJECTION_DIM)
+    assert (result["family"], result["num_hidden_layers"], result["hidden_size"]) == ("elmo", LAYERS, 2 * PROJECTION_DIM)
     model, tokenizer, _ = checkpoint.load(tmp_path / "ours")
     ids = [[tokenizer.cls_token_id, *tokenizer.encode(text).ids, tokenizer.sep_token_id] for text in SENTENCES]
     layout, all_hidden_states = Layout.from_lengths([len(sequence) for sequence in ids]), []
@@ -156,7 +156,7 @@ def test_elmo_import_rejects_other_files(tmp_path):
     assert "not the options.json" in run_cli_error("import", f"source={source}", f"out={tmp_path / 'ours'}")
     valid = write_published_files(tmp_path / "good")
     (valid / "tiny_weights.hdf5").write_bytes(b"no hdf5")
-    with pytest.raises(UserError, match=r"tiny_weights\.hdf5 is not the file"):
+    with pytest.raises(UserError, match=r"tiny_weights\.hdf5 does not match"):
         elmo.read(*elmo.find_files(valid))
     (valid / "other_options.json").write_text("{}")
     with pytest.raises(UserError, match=r"2 \*options\.json"):

@@ -75,7 +75,7 @@ def save_reference(name, folder, **settings):
 def test_gpt_hidden_states_and_logits_match_transformers(name, tmp_path):
     reference = save_reference(name, tmp_path / "hf")
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
-    assert result["unmatched"] == result["initialised"] == [] and max(result["differences"].values()) < 1e-5
+    assert result["unexpected_keys"] == result["missing_keys"] == [] and max(result["differences"].values()) < 1e-5
     layout = Layout.from_lengths(LENGTHS)
     tokens = torch.randint(0, model.config.vocab_size, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
     expected = reference(input_ids=layout.pad(tokens), attention_mask=layout.padding_mask().long(), output_hidden_states=True)
@@ -137,7 +137,7 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
         feedforward=feedforward,
     )
     config = ModelConfig(encoder=encoder, vocab_size=300, heads={"lm": LMHeadConfig(transform=False, bias=False)})
-    checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"tokenizer": tokenizer.fingerprint})
+    checkpoint.save(tmp_path / "ours", build_model(config, 0), tokenizer, {}, {"tokenizer_fingerprint": tokenizer.fingerprint})
     result = run_stage("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
     assert result["class"] == expected_class and max(result["differences"].values()) < 1e-5
 

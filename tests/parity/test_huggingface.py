@@ -35,7 +35,7 @@ every_class = pytest.mark.parametrize("name", CLASSES)
 def test_huggingface_import_matches_transformers(name, tmp_path):
     original = save_random_model(name, tmp_path / "hf")
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
-    assert result["unmatched"] == []
+    assert result["unexpected_keys"] == []
     layout = Layout.from_lengths(LENGTHS)
     tokens = torch.randint(5, VOCAB_SIZE, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1))
     hf_inputs, segments = {"input_ids": layout.pad(tokens), "attention_mask": layout.padding_mask().long()}, None
@@ -139,8 +139,8 @@ def test_huggingface_parity_check_detects_a_different_model(tmp_path):
 
 def test_huggingface_import_again_does_nothing(tmp_path):
     save_random_model("BertModel", tmp_path / "hf")
-    assert import_folder(tmp_path / "hf", tmp_path / "ours")[0]["made"]
-    assert not run_stage("import", source=tmp_path / "hf", out=tmp_path / "ours")["made"]
+    assert import_folder(tmp_path / "hf", tmp_path / "ours")[0]["created"]
+    assert not run_stage("import", source=tmp_path / "hf", out=tmp_path / "ours")["created"]
     rewrite_weights(tmp_path / "hf", lambda weights: {key: w + 1 for key, w in weights.items()})
     with pytest.raises(UserError, match="another model"):
         run_stage("import", source=tmp_path / "hf", out=tmp_path / "ours")
@@ -184,7 +184,7 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
             "openai-gpt supports lm",
         ),
         ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "supports lm, nsp, task"),
-        ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "other than two labels"),
+        ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "must have two labels"),
     ):
         folder = save(tmp_path / name, heads, **encoder)
         assert main(["export", f"model={folder}", f"out={tmp_path / 'no'}"]) == 2

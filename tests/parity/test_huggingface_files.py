@@ -56,8 +56,8 @@ def test_huggingface_unexpected_keys_of_heads_are_listed_of_encoders_refused(tmp
         tmp_path / "hf", lambda weights: {**weights, "classifier.weight": torch.ones(3, 32), "classifier.bias": torch.ones(3)}
     )
     result, _, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
-    assert result["unmatched"] == ["classifier.bias", "classifier.weight"]
-    assert result["initialised"] == ["encoder.pooler.weight", "encoder.pooler.bias"]
+    assert result["unexpected_keys"] == ["classifier.bias", "classifier.weight"]
+    assert result["missing_keys"] == ["encoder.pooler.weight", "encoder.pooler.bias"]
     rewrite_weights(tmp_path / "hf", lambda weights: {**weights, "bert.encoder.layer.1.adapter.weight": torch.ones(3, 32)})
     with pytest.raises(UserError, match=r"no parameters for: bert\.encoder\.layer\.1\.adapter\.weight"):
         import_folder(tmp_path / "hf", tmp_path / "again")
@@ -74,12 +74,12 @@ BAD_WEIGHTS = {
     "shape": (lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias is \[31\]"),
     "untied": (
         lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(VOCAB_SIZE, 32)},
-        "has other values; this model ties",
+        "have different values, but bertsmith ties",
     ),
     "twice": (lambda weights: {**weights, "bert.embeddings.LayerNorm.beta": torch.ones(32)}, "twice"),
     "integers": (
         lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(32, dtype=torch.int8)},
-        "not floating-point numbers",
+        "quantized models cannot be imported",
     ),
 }
 

@@ -37,7 +37,12 @@ def encode(folder, text):
 def test_huggingface_classifier_import_keeps_labels_and_scores(family, tmp_path):
     original = save_random_model(f"{family}ForSequenceClassification", tmp_path / "hf", **COLOUR_LABELS)
     result, _, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
-    assert (result["task"], result["heads"], result["unmatched"], result["initialised"]) == ("classify", ["task"], [], [])
+    assert (result["task"], result["heads"], result["unexpected_keys"], result["missing_keys"]) == (
+        "classify",
+        ["task"],
+        [],
+        [],
+    )
     answer = bertsmith.load(tmp_path / "ours")(TEXT)
     expected = original(encode(tmp_path / "ours", TEXT)).logits.softmax(-1)[0].tolist()
     assert answer["scores"] == pytest.approx(dict(zip(("red", "green", "blue"), expected, strict=True)), abs=1e-5)
@@ -117,7 +122,7 @@ def test_huggingface_unused_pooler_is_listed_as_unexpected(tmp_path):
     pooler_weights = {"roberta.pooler.dense.weight": torch.ones(32, 32), "roberta.pooler.dense.bias": torch.ones(32)}
     rewrite_weights(tmp_path / "hf", lambda weights: weights | pooler_weights)
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
-    assert result["unmatched"] == sorted(pooler_weights)
+    assert result["unexpected_keys"] == sorted(pooler_weights)
     assert torch.equal(model.encoder.pooler.weight, original.classifier.dense.weight)
 
 
@@ -132,17 +137,17 @@ def test_huggingface_unused_pooler_is_listed_as_unexpected(tmp_path):
 def test_huggingface_unsupported_head_is_listed_as_unexpected(name, settings, head, tmp_path):
     save_random_model(name, tmp_path / "hf", **settings)
     result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
-    assert {f"{head}.weight", f"{head}.bias"} <= set(result["unmatched"])
+    assert {f"{head}.weight", f"{head}.bias"} <= set(result["unexpected_keys"])
     assert model.config.heads == {} and result["task"] is None
 
 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"0": "a", "1": "b"}, "gives 3 scores, but id2label in its config.json names 2"),
+        ({"0": "a", "1": "b"}, "has 3 outputs, but id2label in config.json names 2"),
         ({"0": "a", "1": "b", "2": "a"}, "names 2"),
-        ({"x": "a", "1": "b", "2": "c"}, "not a table from numbers to labels"),
-        (["a", "b", "c"], "not a table from numbers to labels"),
+        ({"x": "a", "1": "b", "2": "c"}, "must map numbers to labels"),
+        (["a", "b", "c"], "must map numbers to labels"),
     ],
 )
 def test_huggingface_bad_id2label_is_refused(labels, message, tmp_path):
@@ -156,7 +161,9 @@ def test_huggingface_bad_id2label_is_refused(labels, message, tmp_path):
 def test_huggingface_missing_head_is_refused(tmp_path):
     save_random_model("BertForSequenceClassification", tmp_path / "hf")
     rewrite_weights(tmp_path / "hf", lambda weights: {key: w for key, w in weights.items() if not key.startswith("classifier")})
-    with pytest.raises(UserError, match=r"no classifier\.weight, although its config\.json says .*ForSequenceClassification"):
+    with pytest.raises(
+        UserError, match=r"no classifier\.weight, but `architectures` in its config\.json says .*ForSequenceClassification"
+    ):
         import_folder(tmp_path / "hf", tmp_path / "ours")
     save_random_model("BertForSequenceClassification", tmp_path / "half")
     rewrite_weights(tmp_path / "half", lambda weights: {key: w for key, w in weights.items() if "pooler" not in key})
@@ -195,13 +202,13 @@ def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
         "feedforward": {"intermediate_size": 40},
     }
     for heads, task, message in (
-        ({"task": FeatureHeadConfig(outputs=1, features=FeaturesConfig(last=1))}, TextRegression(), "of the kind features"),
+        ({"task": FeatureHeadConfig(outputs=1, features=FeaturesConfig(last=1))}, TextRegression(), "of kind features"),
         (
             {"task": SequenceHeadConfig(outputs=1), "crf": SequenceHeadConfig(outputs=1)},
             TextRegression(),
-            "not every combination of them",
+            "not all combinations of them",
         ),
-        ({"task": SequenceHeadConfig(outputs=1)}, None, "no task in its folder"),
+        ({"task": SequenceHeadConfig(outputs=1)}, None, "config.json has no task"),
     ):
         config = ModelConfig(encoder=from_dict(EncoderConfig, encoder), vocab_size=len(tokenizer), heads=heads)
         with pytest.raises(UserError, match=message):

@@ -75,7 +75,7 @@ def test_import_with_an_explicit_tokenizer(tmp_path):
     run_import = lambda **settings: module.run(module.Recipe(source=str(tmp_path / "hf"), **settings), True)
     run_import(out=str(tmp_path / "cased"), tokenizer=str(tmp_path / "words.txt"), lowercase=False)
     assert checkpoint.load(tmp_path / "cased")[1].json_dict["normalizer"]["lowercase"] is False
-    with pytest.raises(UserError, match="says itself"):
+    with pytest.raises(UserError, match="has its own setting"):
         run_import(out=str(tmp_path / "no"), tokenizer=str(tmp_path / "cased"), lowercase=True)
 
 
@@ -89,5 +89,5 @@ def test_import_treats_blank_vocab_line_as_unused_token(tmp_path):
 
 def test_import_refuses_tokenizer_larger_than_the_embedding(tmp_path):
     save_random_model("BertModel", tmp_path / "hf", vocab_size=VOCAB_SIZE - 1)
-    with pytest.raises(UserError, match="it belongs to another model"):
+    with pytest.raises(UserError, match="give the tokenizer of this model"):
         import_folder(tmp_path / "hf", tmp_path / "ours")

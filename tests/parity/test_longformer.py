@@ -79,8 +79,8 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
             ("lm", "nsp"),
             "has the heads lm, nsp; Hugging Face's longformer supports",
         ),
-        ({"kind": "reformer"}, ("lm",), "Hugging Face's bert has no mixer=reformer"),
-        ({"kind": "adaptive-span"}, ("lm",), "Hugging Face's bert has no mixer=adaptive-span"),
+        ({"kind": "reformer"}, ("lm",), "transformers' bert does not support mixer=reformer"),
+        ({"kind": "adaptive-span"}, ("lm",), "transformers' bert does not support mixer=adaptive-span"),
         (
             {"kind": "longformer", "attention_window": [10], "rope_theta": 100.0},
             ("lm",),
@@ -127,8 +127,8 @@ def test_longformer_original_config_dilation_and_causality():
 
 
 @pytest.mark.parametrize(("config", "message"), [
-    ({"attention_window": 5}, "attention_window = 5, which is not even"),
-    ({"attention_window": [4, 4]}, "not a number or one for each of its 3 layers"),
+    ({"attention_window": 5}, "attention_window = 5; it must be even"),
+    ({"attention_window": [4, 4]}, "neither a number nor a list of 3 numbers"),
     ({"attention_dilation": [2, 1, 2]}, "only the top layers can be dilated"),
     ({"attention_dilation": [1, 2, 3]}, "only the top layers can be dilated"),
 ])  # fmt: skip

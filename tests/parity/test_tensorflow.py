@@ -76,7 +76,7 @@ def test_tensorflow_import_matches_transformers(suffix, tmp_path):
     result, model = import_checkpoint(
         write_checkpoint(tmp_path / "tf", to_google_names(original.state_dict())) / suffix, tmp_path / "ours"
     )
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm", "nsp"])
+    assert (result["unexpected_keys"], result["missing_keys"], result["heads"]) == ([], [], ["lm", "nsp"])
     layout = Layout.from_lengths([9, 24, 2])
     tokens = torch.randint(5, len(VOCAB), (35,), generator=torch.Generator().manual_seed(1))
     segments = (layout.position > 4).long()
@@ -110,7 +110,7 @@ def test_tensorflow_import_with_embedding_projection_matches_electra(tmp_path):
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         arrays[name] = arrays[name].astype(np.float64)
     result, model = import_checkpoint(write_checkpoint(tmp_path / "tf", arrays, embedding_size=4), tmp_path / "ours")
-    assert (result["unmatched"], result["initialised"], result["heads"]) == ([], [], ["lm"])
+    assert (result["unexpected_keys"], result["missing_keys"], result["heads"]) == ([], [], ["lm"])
     assert (model.config.encoder.embedding_size, model.config.encoder.num_hidden_groups) == (4, None)
     tokens = torch.arange(5, 25)
     hidden = model(Inputs(tokens, Layout.from_lengths([20])))
@@ -131,7 +131,9 @@ def test_tensorflow_import_converts_dtypes_to_float32(tmp_path):
 
 def test_tensorflow_import_lists_unexpected_keys(tmp_path):
     arrays = to_google_names(random_hf_model().state_dict()) | {"output_weights": np.ones((3, 8), dtype=np.float32)}
-    assert import_checkpoint(write_checkpoint(tmp_path / "tf", arrays), tmp_path / "ours")[0]["unmatched"] == ["output_weights"]
+    assert import_checkpoint(write_checkpoint(tmp_path / "tf", arrays), tmp_path / "ours")[0]["unexpected_keys"] == [
+        "output_weights"
+    ]
     card = json.loads((tmp_path / "ours/card.json").read_text())
     parts = ("index", "data-00000-of-00002", "data-00001-of-00002")
     assert set(card["files"]) == {"bert_config.json", *(f"bert_model.ckpt.{part}" for part in parts)}
@@ -143,7 +145,7 @@ def test_tensorflow_import_refuses_unsupported_checkpoints(tmp_path):
     with pytest.raises(UserError, match=r"lacks tensors.*embedding_hidden_mapping_in\.bias"):
         import_checkpoint(write_checkpoint(tmp_path / "narrow", incomplete, embedding_size=4), tmp_path / "ours")
     keras = arrays | {"_CHECKPOINTABLE_OBJECT_GRAPH": np.array(1)}
-    with pytest.raises(UserError, match="Keras objects"):
+    with pytest.raises(UserError, match="object-based \(Keras\) checkpoint"):
         import_checkpoint(write_checkpoint(tmp_path / "keras", keras), tmp_path / "ours")
     unknown = arrays | {"bert/encoder/layer_0/extra/kernel": np.ones((2, 2), dtype=np.float32)}
     with pytest.raises(UserError, match=r"no parameters for: bert\.encoder\.layer\.0\.extra\.weight"):

@@ -41,7 +41,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A checkpoint folder as `pretrain` writes it, with random weights."""
     folder, tokenizer = tmp_path_factory.mktemp("source") / "bert", Tokenizer.load(vocabulary)
     config = from_dict(ModelConfig, {"encoder": TINY, "vocab_size": len(tokenizer), "heads": {"lm": {"kind": "lm"}}})
-    record = {"stage": "pretrain", "tokenizer": tokenizer.fingerprint, "recipe": {"seed": 5, "max_length": [32]}}
+    record = {"stage": "pretrain", "tokenizer_fingerprint": tokenizer.fingerprint, "recipe": {"seed": 5, "max_length": [32]}}
     checkpoint.save(folder, build_model(config, 0), tokenizer, {"identity": "abc", "result": {"step": 7}}, record)
     return folder
 

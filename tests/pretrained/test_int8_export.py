@@ -64,8 +64,8 @@ def test_int8_export_stores_matrices_as_int8(source, package):
 def test_int8_export_reports_size_and_error(source, tmp_path, capsys):
     result = bertsmith.export(model=source, out=tmp_path / "small", format="int8")
     assert result["bytes"] == sum(path.stat().st_size for path in (tmp_path / "small").iterdir())
-    assert 0.4 < result["steps"] < 0.501 and 0 < result["hidden"] < 0.05
-    assert "MB; hidden states of random ids lie" in capsys.readouterr().err
+    assert 0.4 < result["max_rounding_error"] < 0.501 and 0 < result["hidden_state_error"] < 0.05
+    assert "MB; hidden states of random ids differ by" in capsys.readouterr().err
     assert not (tmp_path / "small" / "card.md").exists()
 
 
@@ -92,7 +92,7 @@ def test_int8_export_again_and_saved_as_float(package, tmp_path):
 def test_int8_export_refuses_an_occupied_out(source, tmp_path):
     (tmp_path / "small").mkdir()
     (tmp_path / "small" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds other things"):
+    with pytest.raises(UserError, match="contains other files"):
         bertsmith.export(model=source, out=tmp_path / "small", format="int8", quiet=True)
     assert [path.name for path in tmp_path.rglob("*")] == ["small", "mine.txt"]
 
@@ -100,8 +100,8 @@ def test_int8_export_refuses_an_occupied_out(source, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "fault"),
     [
-        ({"format": "int8", "check": True}, "check=true is for format=hf"),
-        ({"card": "facts.toml"}, "card is for format=int8"),
+        ({"format": "int8", "check": True}, "check=true applies to format=hf"),
+        ({"card": "facts.toml"}, "card applies to format=int8"),
         ({"format": "int8", "card": "absent.toml"}, "there is no recipe file absent.toml"),
     ],
 )
@@ -142,7 +142,7 @@ def test_int8_checkpoint_damage_is_detected(folder):
         (lambda stored: stored.pop("encoder.embedding_norm.weight"), r"missing \['encoder.embedding_norm.weight'\]"),
         (
             lambda stored: stored.pop(f"encoder.word_embeddings.weight{SCALE_SUFFIX}"),
-            "encoder.word_embeddings.weight is int8, and has no scale",
+            "encoder.word_embeddings.weight is int8, but has no scale",
         ),
         (lambda stored: stored.update(more=torch.ones(2)), r"not known \['more'\]"),
         (
@@ -162,7 +162,7 @@ def test_int8_checkpoint_damage_is_detected(folder):
 )
 def test_int8_checkpoint_names_and_shapes_are_checked(folder, change, fault):
     change_weights(folder, change)
-    with pytest.raises(UserError, match=f"does not fit its config.json: .*{fault}"):
+    with pytest.raises(UserError, match=f"does not match its config.json: .*{fault}"):
         bertsmith.load(folder)
 
 

@@ -94,7 +94,7 @@ def test_unknown_model_name_lists_shipped_models(ships, capsys, argv):
 
 
 def test_missing_path_is_not_taken_for_a_shipped_name(ships):
-    with pytest.raises(UserError, match="out/tiny-en holds no model"):
+    with pytest.raises(UserError, match="out/tiny-en contains no model"):
         bertsmith.load("out/tiny-en")
 
 
@@ -102,10 +102,10 @@ def test_shipped_model_in_finetune_evaluate_and_suite(ships):
     rows = write_examples(Path("rows.tsv"))
     result = bertsmith.finetune(task="classify", model="tiny-en", data={"train": rows, "dev": rows}, out="tuned", max_length=16,
                               train=TRAIN, quiet=True)  # fmt: skip
-    assert result["made"] and bertsmith.evaluate(model="tuned", data=rows, quiet=True)["scores"]
+    assert result["created"] and bertsmith.evaluate(model="tuned", data=rows, quiet=True)["scores"]
     repeated = bertsmith.finetune(task="classify", model=str(ships / "tiny-en"), data={"train": rows, "dev": rows}, out="tuned",
                                max_length=16, train=TRAIN, quiet=True)  # fmt: skip
-    assert repeated["made"] is False  # identified by content, not by path
+    assert repeated["created"] is False  # identified by content, not by path
     with pytest.raises(UserError, match="was not fine-tuned for a task"):
         bertsmith.evaluate(model="tiny-en", data=rows, quiet=True)
     tasks, every = {"yes-no": {"task": "classify", "data": {"train": rows, "dev": rows}}}, {"train": TRAIN, "max_length": 16}

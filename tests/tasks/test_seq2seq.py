@@ -65,9 +65,9 @@ def test_seq2seq_encodes_and_truncates_sources_and_targets(tokenizer):
         [Seq2SeqExample("the of and to in", "we can see more people"), Seq2SeqExample("is", "")], tokenizer, 6
     )
     assert [tokenizer.decode(sequence) for sequence in encoded.input_ids] == ["[CLS] the of and to [SEP]", "[CLS] is [SEP]"]
-    targets = np.split(encoded.targets["reply"], np.cumsum(encoded.targets["size"])[:-1])
+    targets = np.split(encoded.targets["target_ids"], np.cumsum(encoded.targets["target_lengths"])[:-1])
     assert [tokenizer.decode(sequence) for sequence in targets] == ["[CLS] we can see [SEP]", "[CLS] [SEP]"]
-    assert "reply" not in task.encode([Seq2SeqExample("the", None)], tokenizer, 8).targets
+    assert "target_ids" not in task.encode([Seq2SeqExample("the", None)], tokenizer, 8).targets
 
 
 def test_text_decoder_drops_special_tokens_and_cjk_spaces(tokenizer):

@@ -101,7 +101,7 @@ def test_special_tokens_are_in_every_window(tmp_path):
 
 def test_special_tokens_that_fill_max_length_are_rejected(tmp_path):
     task, examples, tokenizer = fit_task(tmp_path, TextClassification(template="[a] [b] [c] [d] [e] {text}"), ROWS)
-    with pytest.raises(UserError, match="max_length=8 leaves no room for text beside 5 special tokens"):
+    with pytest.raises(UserError, match="max_length=8 leaves no room for text after 5 special tokens"):
         task.encode(examples, tokenizer, 8)
 
 
@@ -177,7 +177,7 @@ def test_special_tokens_keep_answer_positions(tmp_path):
     logits = np.full((len(ids), 2), -9.0)
     logits[start, 0] = logits[end, 1] = 9.0
     assert task.decode([logits], encoded, examples)[0].answer == "water"
-    with pytest.raises(UserError, match="neither it nor its paragraph nor its article has a field 'nobody'"):
+    with pytest.raises(UserError, match="the question, its paragraph and its article have no field 'nobody'"):
         list(QuestionAnswering(template="[{nobody}] {question}").read(path))
 
 
@@ -195,7 +195,7 @@ def test_special_tokens_of_multiple_choice(tmp_path):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("[way]", "it names no text"),
+        ("[way]", "it contains no text"),
         ("[way] {txt}", r"\{txt\} is not allowed there; a template has \{text\} \{text_b\}"),
         ("{text_b} {text}", r"\{text\} is not allowed there"),
         ("way: {text}", "w is not allowed there"),

@@ -35,7 +35,7 @@ def folder(vectors, tmp_path_factory):
     write_vectors(workdir / "v.txt", vectors)
     result = api.import_model(source=str(workdir / "v.txt"), out=str(workdir / "model"), quiet=True)
     # the tokenizer never produces don't
-    assert (result["words"], result["width"], result["met"]) == (
+    assert (result["words"], result["vector_size"], result["reachable_words"]) == (
         len(NAMES),
         16,
         len(NAMES) - 1,
@@ -50,7 +50,10 @@ def test_vectors_round_trip_through_model_folder(folder, vectors, tmp_path, name
     assert exported.words == NAMES and (exported.matrix == vectors.matrix).all()
     result = api.import_model(source=str(tmp_path / name), out=str(tmp_path / "again"), quiet=True)
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
-    assert result["made"] and not api.import_model(source=str(tmp_path / name), out=str(tmp_path / "again"), quiet=True)["made"]
+    assert (
+        result["created"]
+        and not api.import_model(source=str(tmp_path / name), out=str(tmp_path / "again"), quiet=True)["created"]
+    )
 
 
 def test_export_vectors_without_header_is_glove_format(folder, tmp_path):
@@ -60,7 +63,7 @@ def test_export_vectors_without_header_is_glove_format(folder, tmp_path):
 
 def test_import_vectors_refuses_folder_of_another_model(folder, tmp_path):
     (tmp_path / "other.txt").write_text("one 1 2\n")
-    with pytest.raises(UserError, match="holds another model"):
+    with pytest.raises(UserError, match="contains another model"):
         api.import_model(source=str(tmp_path / "other.txt"), out=str(folder), quiet=True)
 
 
@@ -94,14 +97,14 @@ def test_vector_benchmarks_are_scored(folder, tmp_path):
     result = api.embed(model=str(folder), quiet=True, **files)
     assert result["similarity"][files["similarity"]]["coverage"] == 0.75
     scores = result["analogies"][files["analogies"]]
-    assert scores["coverage"] == 0.5 and scores["sections"]["some"]["known"] == 1
+    assert scores["coverage"] == 0.5 and scores["sections"]["some"]["covered"] == 1
 
 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
         ({"word": "peple"}, "did you mean 'people'"),
-        ({"analogy": ["a", "the"]}, "not three words"),
+        ({"analogy": ["a", "the"]}, "must be three words"),
         ({"word": "the", "text": "x"}, "text is for texts"),
         ({"similarity": "nowhere.csv"}, "there is no file nowhere.csv"),
     ],
@@ -167,7 +170,7 @@ def test_word2vec_run_interrupted_in_first_save_restarts(corpus, tmp_path, monke
         with pytest.raises(KeyboardInterrupt):
             api.pretrain(**options)
     assert [path.name for path in (tmp_path / "o").rglob("*") if path.is_file()] in ([], ["metrics.jsonl"])
-    assert api.pretrain(**options)["made"]
+    assert api.pretrain(**options)["created"]
 
 
 def test_word2vec_warns_if_loss_is_at_chance(vocabulary, tmp_path, capsys):
@@ -210,7 +213,7 @@ def test_import_vectors_fingerprint_includes_words_of_npy(vectors, tmp_path):
     write_vectors(tmp_path / "v.npy", vectors)
     api.import_model(source=str(tmp_path / "v.npy"), out=str(tmp_path / "m"), quiet=True)
     write_vectors(tmp_path / "v.npy", KeyedVectors(NAMES[::-1], vectors.matrix))
-    with pytest.raises(UserError, match="holds another model"):
+    with pytest.raises(UserError, match="contains another model"):
         api.import_model(source=str(tmp_path / "v.npy"), out=str(tmp_path / "m"), quiet=True)
 
 

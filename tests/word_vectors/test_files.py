@@ -67,16 +67,16 @@ def test_first_of_duplicate_words_is_used(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a 1 2\nb 1\n", "line 2: 'b 1' is not a word with 2 numbers"),
-        ("a 1 2\nb 1 2 3\nc 1 x\n", "line 3: 'x' is no number, in the vector of 'c'"),
-        ("2 2\na 1 2\nb 1 nan\n", "line 3: 'nan' is no finite number"),
-        ("a 1 2\nb 1 1e99\n", "the vector of 'b' .number 2. holds what is no number"),
-        ("3 2\na 1 2\nb 1 2\n", "truncated, or its first line is wrong: that speaks of 3 words, and there are 2"),
-        ("2 99999999\na 1 2\n", "line 1: '2 99999999' makes vectors of 99,999,999 numbers"),
-        ("word\n", "line 1: 'word' makes vectors of 0 numbers"),
+        ("a 1 2\nb 1\n", "line 2: 'b 1' is not a word and 2 values"),
+        ("a 1 2\nb 1 2 3\nc 1 x\n", "line 3: 'x', in the vector of 'c', is not a number"),
+        ("2 2\na 1 2\nb 1 nan\n", "line 3: 'nan', in the vector of 'c', is not a finite number"),
+        ("a 1 2\nb 1 1e99\n", "the vector of 'b' .row 2. has NaN or infinite values"),
+        ("3 2\na 1 2\nb 1 2\n", "truncated, or its header is wrong: it says 3 words, but there are 2"),
+        ("2 99999999\na 1 2\n", "line 1: '2 99999999' gives a vector size of 99,999,999"),
+        ("word\n", "line 1: 'word' gives a vector size of 0"),
         ("a 1 2\n\nb 1 2\n", "line 2: '' is not a word"),
-        ("a 1 2\nb 1_0 2\n", "line 2: '1_0' is no finite number"),
-        ("", "holds no vectors"),
+        ("a 1 2\nb 1_0 2\n", "line 2: '1_0', in the vector of 'b', is not a finite number"),
+        ("", "contains no vectors"),
     ],
 )
 def test_malformed_vector_text_names_line(tmp_path, text, message):
@@ -99,9 +99,9 @@ def test_vector_file_with_invalid_utf8_names_word(tmp_path):
     [
         (b"", "byte 0: '' is not the header"),
         (b"king queen\n", "byte 0: 'king queen' is not the header"),
-        (b"999999999999 300\nking ", "999,999,999,999 words of 300 numbers take more than its 22 bytes"),
-        (b"1 2\n" + b"x" * 5000, "byte 4: no word and space before the vector number 1"),
-        (b"1 2\nkingkongs 1234567", "ends at byte 21, inside the vector of 'kingkongs' .number 1 of 1"),
+        (b"999999999999 300\nking ", "999,999,999,999 vectors of size 300 take more than its 22 bytes"),
+        (b"1 2\n" + b"x" * 5000, "byte 4: no word before vector 1"),
+        (b"1 2\nkingkongs 1234567", "ends at byte 21, in the vector of 'kingkongs' .1 of 1"),
     ],
 )
 def test_malformed_vector_binary_names_byte(tmp_path, data, message):
@@ -128,7 +128,7 @@ def test_damaged_vector_file_is_read_or_refused(tmp_path, file_format, offset, v
 
 def test_npy_vectors_need_matching_word_list(tmp_path):
     np.save(tmp_path / "v.npy", np.zeros((2, 3)))
-    with pytest.raises(UserError, match="needs its words"):
+    with pytest.raises(UserError, match="needs a list of its words"):
         read_vectors(tmp_path / "v.npy")
     (tmp_path / "v.words.txt").write_text("one\n")
     with pytest.raises(UserError, match="1 words"):

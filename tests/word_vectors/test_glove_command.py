@@ -78,7 +78,7 @@ def test_doctor_does_not_report_unused_positions_of_glove(glove_model):
 
 
 def test_glove_finished_run_is_not_repeated(glove_model, corpus):
-    assert api.pretrain(**recipe(corpus, glove_model), quiet=True)["made"] is False
+    assert api.pretrain(**recipe(corpus, glove_model), quiet=True)["created"] is False
 
 
 def test_glove_rounds_of_many_shards_converge(corpus, glove_model, tmp_path, monkeypatch):

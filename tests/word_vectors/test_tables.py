@@ -107,5 +107,5 @@ def test_fasttext_embedding_rows_are_word_and_ngrams():
     assert row_ids[: offsets[1]].tolist() == [0]
     assert row_ids[offsets[1] : offsets[2]].tolist() == [1, 3 + reference_ngram_hashes("a", 3, 4, 10)[0]]
     assert row_ids[offsets[2]] == 2 and sorted(row_ids[offsets[2] + 1 :] - 3) == sorted(reference_ngram_hashes("bcd", 3, 4, 10))
-    with pytest.raises(UserError, match="4 to 3 characters are none"):
+    with pytest.raises(UserError, match="min_n=4 is more than max_n=3"):
         CharNgramConfig(min_n=4, max_n=3).embedding_rows(["a"], np.array([False]))

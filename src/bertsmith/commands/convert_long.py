@@ -41,7 +41,7 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Write the converted checkpoint, unless `out` holds it already."""
+    """Write the converted checkpoint, unless it already exists in `out`."""
     console, source, out = Console(quiet), resolve_path(recipe.model, "model"), resolve_path(recipe.out, "out")
     with lock_output(out):
         base, tokenizer, _ = checkpoint.load(source)
@@ -52,9 +52,9 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             check_writable(out)
             model = convert_model(base, recipe)
             record = {name: value for name, value in checkpoint.read_config(source).items() if name not in REWRITTEN_KEYS}
-            record |= {"stage": "convert-long", "recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint}
+            record |= {"stage": "convert-long", "recipe": to_dict(recipe), "tokenizer_fingerprint": tokenizer.fingerprint}
             record |= {"family": "longformer"} if record.get("family") == "roberta" else {}
-            # a fine-tuned model reads longer texts in its task too
+            # of a fine-tuned model's task
             record |= {"max_length": recipe.max_length} if "max_length" in record else {}
             card = {"identity": identity, "source": recipe.model, "command": command_line()}
             with atomic_folder(out) as staging:
@@ -62,8 +62,8 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         _report_changes(base, recipe, console)
     return {
         "out": str(out),
-        "made": created,
-        "positions": recipe.max_length,
+        "created": created,
+        "max_length": recipe.max_length,
         "attention_window": list(recipe.attention_window or ()),
     }
 
@@ -90,7 +90,9 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
         attention_dropout=base_mixer.attention_dropout if isinstance(base_mixer, Longformer) else 0.0,
     )  # fmt: skip
     if base.decoder is not None:
-        raise UserError("a model with a decoder cannot be converted; convert its encoder, then fine-tune for generation")
+        raise UserError(
+            "a model with a decoder cannot be converted; convert the encoder it was fine-tuned from, then fine-tune again"
+        )
     encoder = extend_positions(replace_mixer(base.config.encoder, mixer), recipe.max_length)
     config = ModelConfig(encoder=encoder, vocab_size=base.config.vocab_size, heads=base.config.heads)
     model = Model(config, init_weights=False)
@@ -101,18 +103,21 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
 def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
     encoder, window_per_side = base.config.encoder, min(recipe.attention_window or ()) // 2
     if encoder.position_embedding_type == "absolute" and recipe.max_length > encoder.max_position_embeddings:
-        console.info(f"{encoder.max_position_embeddings:,} positions are tiled to {recipe.max_length:,}; train it further with "
-                   "`pretrain init=`")  # fmt: skip
+        console.info(f"the {encoder.max_position_embeddings:,} position embeddings are tiled to {recipe.max_length:,}; "
+                     "continue training "
+                   "with `bertsmith pretrain init=`")  # fmt: skip
     if getattr(encoder.mixer, "rope_theta", None) and recipe.max_length > encoder.max_position_embeddings:
-        global_tokens = "; global tokens beyond it are treated as if at its edge"
-        console.info("rotary positions (rope_theta) are relative and need no table: within a window they are as in training"
+        global_tokens = "; for global tokens, longer distances are clamped to the window"
+        console.info("RoPE (rope_theta) is relative and needs no new positions: within a window, distances are as in training"
                    + (global_tokens if recipe.global_attention else ""))  # fmt: skip
     if (dropout := getattr(encoder.mixer, "attention_dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
-        console.info(f"mixer.attention_dropout={dropout:g} is left out: it is slow with windows; to keep it, train further "
-                   "with `pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
+        console.info(f"mixer.attention_dropout={dropout:g} is not kept, since it is slow with windows; to keep it, "
+                     "continue training "
+                   "with `bertsmith pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
     if not recipe.dilation and not isinstance(encoder.mixer, Longformer):
         paths = "higher layers and global tokens" if recipe.global_attention else "higher layers"
-        console.info(f"texts of up to {window_per_side + 1:,} tokens are read as before; in longer texts, tokens more than "
+        console.info(f"outputs are unchanged for texts of up to {window_per_side + 1:,} tokens; in longer texts, tokens "
+                     "more than "
                    f"{window_per_side:,} apart are connected through {paths}")  # fmt: skip
 
 
@@ -120,6 +125,6 @@ def _is_finished(out: Any, identity: str, console: Console) -> bool:
     if not (out / MANIFEST).exists():
         return False
     if read_json(out / "card.json").get("identity") != identity:
-        raise UserError(f"{out} holds another model; choose another out, or remove it")
-    console.info(f"{out} exists already, made from the same model")
+        raise UserError(f"{out} contains another model; choose another out, or remove it")
+    console.info(f"{out} already exists, converted from the same model")
     return True

@@ -157,7 +157,7 @@ def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
     try:
         vectors = np.load(path, mmap_mode="r")
     except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"documents={path} is not a readable .npy file: {error}; make it with `bertsmith embed`") from None
+        raise UserError(f"documents={path} is not a readable .npy file: {error}; create it with `bertsmith embed`") from None
     if vectors.ndim != 2 or vectors.shape[1] != hidden_size:
         raise UserError(
             f"documents={path} has shape {vectors.shape}, but this model's vectors have size {hidden_size}; "

@@ -36,16 +36,16 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     console, out, source = Console(quiet), resolve_path(recipe.out, "out"), resolve_path(recipe.model, "model")
     if recipe.format == "vectors":
         if recipe.check or recipe.card is not None:
-            raise UserError("check and card are not for format=vectors; leave them out")
+            raise UserError("format=vectors does not take check or card; leave them out")
         return export_vectors(source, out, None if recipe.header else "glove", console)
     if recipe.format == "int8":
         if recipe.check:
-            raise UserError("check=true is for format=hf; int8 weights are always compared with the model's own")
+            raise UserError("check=true applies to format=hf only; leave it out (format=int8 always compares the weights)")
         return export_int8(
             source, out, read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None, console
         )
     if recipe.card is not None:
-        raise UserError("card is for format=int8; leave it out")
+        raise UserError("card applies to format=int8 only; leave it out")
     return _export_huggingface(recipe, source, out, console)
 
 
@@ -60,12 +60,12 @@ def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Consol
             folder.verify_roundtrip(staging, target.model, architecture)
             differences = check_parity(model, staging, family, architecture) if recipe.check else {}
     if target.model is not model:
-        console.info(f"added to the positions: encoder.token_type_embeddings, which {architecture.name} has no parameters for")
+        console.info(f"encoder.token_type_embeddings: added to the position embeddings, since {architecture.name} has none")
     if not architecture.pooler_module and model.config.encoder.pooler_act != "none":
-        console.info(f"left out: encoder.pooler, which {architecture.name} has no parameters for")
+        console.info(f"encoder.pooler: not exported, since {architecture.name} has no pooler")
     for name, value in differences.items():
-        console.info(f"checked: {name} differs from transformers' by {value:.1e} at most")
-    console.info(f"{out}: {architecture.name}, every weight as in {source}")
+        console.info(f"checked: {name}: maximum difference from transformers {value:.1e}")
+    console.info(f"{out}: {architecture.name}, with the weights of {source}")
     return {
         "out": str(out),
         "class": architecture.name,

@@ -41,11 +41,14 @@ class Recipe(Config, frozen=True):
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Write the converted checkpoint, unless `out` holds it already."""
+    """Write the converted checkpoint, unless it already exists in `out`."""
     console, out = Console(quiet), resolve_path(recipe.out, "out")
     if (vector_file := resolve_path(recipe.source, "source")).is_file() and tf_checkpoint.find_prefix(vector_file) is None:
         if recipe.check or recipe.tokenizer is not None or recipe.attention_dropout:
-            raise UserError(f"{vector_file} is a file of vectors: check, tokenizer and attention_dropout are for other sources")
+            raise UserError(
+                f"{vector_file} is a word vector file; leave out check, tokenizer and attention_dropout, which do not "
+                "apply to it"
+            )
         return import_vectors(recipe, vector_file, out, recipe.lowercase, console)
     with lock_output(out):
         if not (out / MANIFEST).exists():
@@ -82,7 +85,7 @@ def _read_checkpoint(source: Path, attention_dropout: float) -> tuple[Family, Co
     if not source.is_dir():
         raise UserError(f"there is no folder {source}, and no TensorFlow checkpoint {source}.index; download the model first")
     if not (source / "config.json").exists():
-        raise UserError(f"{source} holds neither config.json (Hugging Face) nor a .index (TensorFlow) nor *options.json (ELMo)")
+        raise UserError(f"{source} contains no config.json (Hugging Face), *.index (TensorFlow) or *options.json (ELMo)")
     return folder.read(source, attention_dropout)
 
 
@@ -90,8 +93,9 @@ def _read_tokenizer(recipe: Recipe, source: Path, model: Model) -> Tokenizer:
     tokenizer_path = resolve_path(recipe.tokenizer, "tokenizer") if recipe.tokenizer is not None else None
     tokenizer = read_tokenizer(source if source.is_dir() else source.parent, tokenizer_path, recipe.lowercase)
     if len(tokenizer) > model.config.vocab_size:
-        raise UserError(f"{tokenizer.source} has {len(tokenizer):,} pieces, the model's table only {model.config.vocab_size:,} "
-                       "rows; it belongs to another model")  # fmt: skip
+        raise UserError(f"{tokenizer.source} has {len(tokenizer):,} tokens, but the model's vocab_size is "
+                        f"{model.config.vocab_size:,}; "
+                       "give the tokenizer of this model")  # fmt: skip
     return tokenizer
 
 
@@ -102,7 +106,7 @@ def _identity_settings(recipe: Recipe) -> dict[str, Any]:
 def _import_elmo(recipe: Recipe, options: Path, weights: Path, out: Path, console: Console) -> dict[str, Any]:
     """ELMo reads characters, so published models have no vocabulary: without a tokenizer, words are split at whitespace."""
     if recipe.check:
-        raise UserError("check=true compares with transformers, which reads no ELMo; leave it out")
+        raise UserError("check=true compares with transformers, which does not support ELMo; leave it out")
     tokenizer_override = (
         Tokenizer.load(resolve_path(recipe.tokenizer, "tokenizer"), recipe.lowercase) if recipe.tokenizer is not None else None
     )
@@ -119,7 +123,7 @@ def _import_elmo(recipe: Recipe, options: Path, weights: Path, out: Path, consol
 
 def _import_reformer(recipe: Recipe, source: Path, out: Path, console: Console) -> dict[str, Any]:
     if recipe.attention_dropout:
-        raise UserError("a Reformer's config.json says how much of its attention is dropped out; leave out attention_dropout")
+        raise UserError("attention_dropout is not supported for Reformer, whose config.json sets it; leave it out")
     converted, files = reformer.read(source)
     tokenizer, checksums = _read_tokenizer(recipe, source, converted.model), {path.name: checksum(path) for path in files}
     identity, result = (
@@ -136,19 +140,20 @@ def _import_reformer(recipe: Recipe, source: Path, out: Path, console: Console) 
 def _build_result(family: str, converted: ConvertedModel, tokenizer: Tokenizer) -> dict[str, Any]:
     config = converted.model.config
     return {
-        "family": family, "layers": config.encoder.num_hidden_layers, "width": config.encoder.hidden_size,
+        "family": family, "num_hidden_layers": config.encoder.num_hidden_layers, "hidden_size": config.encoder.hidden_size,
         "heads": sorted(config.heads),
         "task": None if converted.task is None else converted.task.__struct_config__.tag,
-        "vocabulary": config.vocab_size, "pieces": len(tokenizer), "positions": config.encoder.max_position_embeddings,
+        "vocab_size": config.vocab_size, "num_tokens": len(tokenizer),
+        "max_position_embeddings": config.encoder.max_position_embeddings,
         "parameters": sum(weight.numel() for weight in converted.model.parameters()),
-        "unmatched": converted.unexpected_keys, "initialised": converted.missing_keys,
+        "unexpected_keys": converted.unexpected_keys, "missing_keys": converted.missing_keys,
     }  # fmt: skip
 
 
 def _compare_with_transformers(converted: ConvertedModel, source: Path, family: Family) -> dict[str, float]:
     if not source.is_dir() or not (source / "config.json").exists():
-        raise UserError("check=true compares with transformers, which reads no TensorFlow checkpoint; leave it out, and "
-                       "`export` with check=true")  # fmt: skip
+        raise UserError("check=true compares with transformers, which cannot read a TensorFlow checkpoint; leave it out, and "
+                       "check the model with `bertsmith export format=hf check=true`")  # fmt: skip
     return check_parity(converted.model, source, family, folder.select_architecture(family, converted.model, converted.task))
 
 
@@ -156,7 +161,12 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, ca
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     card |= {"source": recipe.source, "command": command_line(), "versions": versions}
     card |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-    record = {"stage": "import", "recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
+    record = {
+        "stage": "import",
+        "recipe": to_dict(recipe),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "version": __version__,
+    }
     record["family"] = card["result"]["family"]
     if converted.task is not None:
         record |= {"task": to_dict(converted.task), "max_length": converted.model.config.encoder.max_position_embeddings}
@@ -171,21 +181,23 @@ def _is_finished(out: Path, identity: str, console: Console) -> bool:
         return False
     card = read_json(out / "card.json")
     if card.get("identity") != identity:
-        raise UserError(f"{out} holds another model; choose another out, or remove it")
-    console.info(f"{out} exists already, made from the same files")
+        raise UserError(f"{out} contains another model; choose another out, or remove it")
+    console.info(f"{out} already exists, converted from the same files")
     return True
 
 
 def _report_result(out: Path, result: dict[str, Any], console: Console, created: bool) -> dict[str, Any]:
-    names = ("family", "heads", "layers", "width", "positions", "vocabulary", "parameters")
+    names = (
+        "family", "heads", "num_hidden_layers", "hidden_size", "max_position_embeddings", "vocab_size", "parameters",
+    )  # fmt: skip
     console.print_table(str(out), [(name, _format_value(result[name])) for name in names])
-    for name in result["unmatched"]:
-        console.info(f"unmatched: {name} belongs to a head that this model does not have; left out")
-    for name in result["initialised"]:
-        console.info(f"new: {name} is not in the source and is initialized at random")
+    for name in result["unexpected_keys"]:
+        console.info(f"unexpected key: {name} belongs to a head that bertsmith does not have; it is not imported")
+    for name in result["missing_keys"]:
+        console.info(f"missing key: {name} is not in the source; initialized at random")
     for name, value in result.get("differences", {}).items():
-        console.info(f"checked: {name} differs from transformers' by {value:.1e} at most")
-    return {"out": str(out), "made": created, **result}
+        console.info(f"checked: {name}: maximum difference from transformers {value:.1e}")
+    return {"out": str(out), "created": created, **result}
 
 
 def _format_value(value: Any) -> str:

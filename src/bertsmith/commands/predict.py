@@ -28,7 +28,7 @@ from ..tasks.table_rows import BadRow
 
 CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighboring rows used as context)
 INPUT_KEYS = ("text", "text_b", "question", "context", "options")
-LM_KEYS = ("candidates", "together", "likelihood")
+LM_KEYS = ("candidates", "iterative", "likelihood")
 
 AnswerFn = Callable[[RowChunk], list[Any]]
 
@@ -53,7 +53,7 @@ class Recipe(Config, frozen=True):
     top_k: Annotated[
         PosInt | None, "predictions per [MASK] (default 5); answer: list candidates too; classify: only the top scores"
     ] = None
-    together: Annotated[bool, "fill several masks one by one, most confident first, instead of independently"] = False
+    iterative: Annotated[bool, "fill several masks one by one, most confident first, instead of independently"] = False
     candidates: Annotated[tuple[str, ...] | None, "words to rank for the single [MASK] of a text"] = None
     generate: Annotated[
         GenerationConfig, "decoding of generated text: greedy, sample or beam; default: greedy, or the task's own"
@@ -207,7 +207,7 @@ def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> Callable[[list[str]],
         raise UserError("generate=... is for causal models and task=generate; this model fills masks: leave it out")
     if recipe.candidates:
         return lambda texts: [predictor.fill(text, candidates=recipe.candidates) for text in texts]
-    return lambda texts: [predictor.fill(text, recipe.top_k or 5, together=recipe.together) for text in texts]
+    return lambda texts: [predictor.fill(text, recipe.top_k or 5, iterative=recipe.iterative) for text in texts]
 
 
 def _count_rows(recipe: Recipe, predictor: Predictor, console: Console) -> int:

@@ -31,7 +31,7 @@ def find_files(source: Path) -> tuple[Path, Path] | None:
         return None
     weights = sorted(source.glob("*weights.hdf5"))
     if len(options) != 1 or len(weights) != 1:
-        raise UserError(f"{source} holds {len(options)} *options.json and {len(weights)} *weights.hdf5; leave one of each")
+        raise UserError(f"{source} contains {len(options)} *options.json and {len(weights)} *weights.hdf5; keep one of each")
     return options[0], weights[0]
 
 
@@ -42,15 +42,17 @@ def read(options: Path, weights: Path, tokenizer: Tokenizer | None = None) -> tu
     try:
         import h5py
     except ImportError:
-        raise UserError(f"{weights} is read by h5py; pip install 'bertsmith[elmo]'") from None
+        raise UserError(f"reading {weights} needs h5py: pip install 'bertsmith[elmo]'") from None
     try:
         with h5py.File(weights) as file:
             weights_by_name = _map_weights(encoder, lambda name: np.asarray(file[name], np.float32))
     except (OSError, KeyError) as error:
-        raise UserError(f"{weights} is not the file of an ELMo that {options} describes: {error}") from None
+        raise UserError(f"{weights} does not match {options}: {error}") from None
     for name, param in model.state_dict().items():
         if weights_by_name[name].shape != param.shape:
-            raise UserError(f"{weights}: {name} is {list(weights_by_name[name].shape)}, but by {options} {list(param.shape)}")
+            raise UserError(
+                f"{weights}: {name} has shape {list(weights_by_name[name].shape)}, but {options} implies {list(param.shape)}"
+            )
     model.load_state_dict(weights_by_name)
     model.attach_tokenizer(tokenizer)
     return model.eval(), tokenizer
@@ -61,8 +63,9 @@ def _read_encoder_config(path: Path) -> EncoderConfig:
     try:
         lstm, char_cnn = options["lstm"], options["char_cnn"]
         if char_cnn["n_characters"] != NUM_CHARS + 1 or lstm["cell_clip"] != lstm["proj_clip"]:
-            raise UserError(f"{path}: this model has {NUM_CHARS + 1} characters and one clip for cells and projections, not "
-                           f"{char_cnn['n_characters']}, {lstm['cell_clip']} and {lstm['proj_clip']}")  # fmt: skip
+            raise UserError(f"{path}: n_characters={char_cnn['n_characters']}, cell_clip={lstm['cell_clip']} and "
+                           f"proj_clip={lstm['proj_clip']} are not supported; n_characters must be {NUM_CHARS + 1}, and the "
+                           "two clips equal")  # fmt: skip
         embeddings = CharCNNConfig(
             filters=tuple((int(width), int(num_filters)) for width, num_filters in char_cnn["filters"]),
             hidden_act=char_cnn["activation"], embedding_size=char_cnn["embedding"]["dim"],
@@ -71,7 +74,7 @@ def _read_encoder_config(path: Path) -> EncoderConfig:
         residual: ResidualMode = "between" if lstm["use_skip_connections"] else "none"
         base_config = elmo(lstm["n_layers"], 2 * lstm["projection_dim"], lstm["dim"], residual)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not the options.json of an ELMo: {error!r} is missing or wrong") from None
+        raise UserError(f"{path} is not the options.json of an ELMo model: {error!r} is missing or invalid") from None
     mixer = Lstm(directions="apart", cell_size=lstm["dim"], cell_clip=lstm["cell_clip"])
     return replace(base_config, embeddings=embeddings, mixer=mixer)
 

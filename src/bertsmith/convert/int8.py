@@ -35,22 +35,27 @@ def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Conso
             if facts:
                 write_atomic(part / CARD_FILE, _render_card(out.absolute().name, facts, part).encode())
     size = sum(path.stat().st_size for path in out.iterdir())
-    console.info(f"{out}: {size / 1e6:.1f} MB; hidden states of random ids lie {result['hidden']:.2%} from those of {source}")
+    console.info(
+        f"{out}: {size / 1e6:.1f} MB; hidden states of random ids differ by {result['hidden_state_error']:.2%} from those "
+        f"of {source}"
+    )
     return {"out": str(out), "format": "int8", "bytes": size, **result}
 
 
 def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> dict[str, float]:
     rewritten = ("model", "weights")
     record = {name: value for name, value in checkpoint.read_config(source).items() if name not in rewritten}
-    # without the id of the run, which did not make these weights
+    # without the id of the run, which wrote other weights
     card_values = {name: value for name, value in card.items() if name != "identity"}
     checkpoint.write_files(part, model, tokenizer, card_values, record, as_int8=True)
     for name in COPIED_FILES:
         if (source / name).exists():
             shutil.copy(source / name, part / name)
     if (steps := max_rounding_error(model.state_dict(), checkpoint.read_tensors(part))) > MAX_ERROR_STEPS:
-        raise UserError(f"{part}: a weight differs by {steps:.2f} quantization steps after reading it back; nothing is written")
-    return {"steps": steps, "hidden": _relative_difference(model, checkpoint.load(part)[0])}
+        raise UserError(
+            f"{part}: a weight differs by {steps:.2f} quantization steps after reading it back; nothing was written"
+        )
+    return {"max_rounding_error": steps, "hidden_state_error": _relative_difference(model, checkpoint.load(part)[0])}
 
 
 @torch.inference_mode()
@@ -73,9 +78,9 @@ def _model_rows(model: Model, part: Path) -> dict[str, str]:
     encoder, size = model.config.encoder, sum(path.stat().st_size for path in part.glob("model*.safetensors"))
     return {
         "parameters": f"{sum(weight.numel() for weight in model.parameters()):,}",
-        "shape": f"{encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
+        "shape": f"{encoder.num_hidden_layers} layers, hidden size {encoder.hidden_size}, "
         f"{encoder.max_position_embeddings} positions",
-        "vocabulary": f"{model.config.vocab_size:,} pieces",
+        "vocabulary": f"{model.config.vocab_size:,} tokens",
         "heads": ", ".join(model.config.heads) or "none",
         "weights": f"{size / 1e6:.1f} MB: int8 with a float32 scale for each row",
     }

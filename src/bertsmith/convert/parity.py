@@ -26,7 +26,7 @@ def check_parity(model: Model, folder: Path, family: Family, architecture: Archi
     differences = compute_differences(model, folder, family, architecture)
     if too_large := {name: value for name, value in differences.items() if not value < TOLERANCE}:
         raise UserError(
-            f"{folder}: transformers' {architecture.name} gives different outputs, by {too_large}; nothing is written"
+            f"{folder}: transformers' {architecture.name} gives different outputs ({too_large}); nothing was written"
         )
     return differences
 
@@ -64,7 +64,7 @@ def load_hf_model(folder: Path, class_name: str) -> Any:
     try:
         import transformers
     except ImportError:
-        raise UserError("check=true compares with transformers, which is not installed; `pip install transformers`") from None
+        raise UserError("check=true needs transformers, which is not installed: pip install transformers") from None
     with _silence_logging(transformers.utils.logging):
         return getattr(transformers, class_name).from_pretrained(folder).eval()
 

@@ -34,21 +34,24 @@ def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | No
             check_writable(out)
             vectors = read_vectors(source)
             tokenizer = build_tokenizer(vectors.words, lowercase, str(source))
-            result = {"family": "vectors", "vocabulary": len(tokenizer), "width": vectors.vector_size, "words": len(vectors)}
-            result["met"] = count_reachable_words(tokenizer, vectors.words)
+            result = {
+                "family": "vectors", "vocab_size": len(tokenizer), "vector_size": vectors.vector_size,
+                "words": len(vectors), "reachable_words": count_reachable_words(tokenizer, vectors.words),
+            }  # fmt: skip
             card = {"identity": identity, "files": files, "result": result}
             _publish(recipe, out, _build_model(vectors, tokenizer), tokenizer, card)
         elif read_json(out / "card.json").get("identity") != identity:
-            raise UserError(f"{out} holds another model; choose another out, or remove it")
+            raise UserError(f"{out} contains another model; choose another out, or remove it")
         else:
-            console.info(f"{out} exists already, made from the same file")
+            console.info(f"{out} already exists, converted from the same file")
     result = read_json(out / "card.json")["result"]
-    console.info(f"{out}: {result['words']:,} words, {result['width']} dimensions")
-    if unreachable := result["words"] - result["met"]:
+    console.info(f"{out}: {result['words']:,} words, {result['vector_size']} dimensions")
+    if unreachable := result["words"] - result["reachable_words"]:
         console.info(
-            f"{unreachable:,} of them no text is cut into (BERT's words have no punctuation inside): they are there to look up"
+            f"{unreachable:,} of them contain punctuation or spaces, at which the tokenizer splits text: they never occur in "
+            "encoded text, but you can look them up"
         )
-    return {"out": str(out), "made": is_new, **result}
+    return {"out": str(out), "created": is_new, **result}
 
 
 def build_tokenizer(words: list[str], lowercase: bool | None = None, source: str = "vectors") -> Tokenizer:
@@ -78,11 +81,11 @@ def export_vectors(source: Path, out: Path, file_format: Format | None, console:
     """Write a model's token embeddings as a word-vector file, without special tokens and continuation subwords."""
     vectors = load_vectors(source)
     if out.is_dir():
-        raise UserError(f"{out} is a folder; give the name of a file: .txt, .bin or .npy")
+        raise UserError(f"{out} is a folder; give a file name ending in .txt, .bin or .npy")
     with lock_output(out):
         write_vectors(out, vectors, file_format)
     console.info(f"{out}: {len(vectors):,} words, {vectors.vector_size} dimensions")
-    return {"out": str(out), "words": len(vectors), "width": vectors.vector_size, "sha256": checksum(out)}
+    return {"out": str(out), "words": len(vectors), "vector_size": vectors.vector_size, "sha256": checksum(out)}
 
 
 def _build_model(vectors: KeyedVectors, tokenizer: Tokenizer) -> Model:
@@ -98,6 +101,11 @@ def _build_model(vectors: KeyedVectors, tokenizer: Tokenizer) -> Model:
 def _publish(recipe: Config, out: Path, bag_model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> None:
     versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
     card |= {"command": command_line(), "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    record = {"stage": "import", "recipe": to_dict(recipe), "tokenizer": tokenizer.fingerprint, "version": __version__}
+    record = {
+        "stage": "import",
+        "recipe": to_dict(recipe),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "version": __version__,
+    }
     with atomic_folder(out) as part:
         checkpoint.write_files(part, bag_model, tokenizer, card, record | {"family": "vectors"})

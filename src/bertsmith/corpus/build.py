@@ -82,7 +82,7 @@ class EncodedBlock:
 
 
 def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple[Path, bool]:
-    """Build the corpus folder; returns it and False if it existed already, built from the same input."""
+    """Build the corpus folder; returns it and False if it already existed, built from the same input."""
     out = resolve_path(config.out, "out")
     paths = files.find_files(config.texts)
     tokenizer = Tokenizer.load(resolve_path(config.tokenizer, "tokenizer"), config.lowercase)

@@ -69,7 +69,7 @@ def count_cooccurrences(
     if not 1 <= window <= MAX_WINDOW:
         raise UserError(f"window = {window} must be between 1 and {MAX_WINDOW} words")
     if memory < MIN_MEMORY:
-        raise UserError(f"memory = {memory:,} bytes is too little to count co-occurrences; at least {MIN_MEMORY:,}")
+        raise UserError(f"memory = {memory:,} bytes is too little to count co-occurrences; give at least {MIN_MEMORY:,}")
     settings = {"corpus": corpus.card["identity"], "window": window, "scope": scope, "memory": memory}
     if (folder / METADATA_FILE).exists() and read_json(folder / METADATA_FILE)["settings"] == settings:
         return CooccurrenceCounts(folder / COUNTS_FILE, np.array(read_json(folder / METADATA_FILE)["blocks"], np.int64))

@@ -11,7 +11,7 @@ __all__ = ["Recipe", "run"]
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
-    """Build the corpus folder, resume an interrupted build, or report that it exists already."""
+    """Build the corpus folder, resume an interrupted build, or report that it already exists."""
     console = Console(quiet)
     if is_interrupted(resolve_path(recipe.out, "out")):
         console.info(f"resuming the interrupted build of {recipe.out}")
@@ -24,7 +24,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         console.info(f"{folder} already exists, prepared from the same texts with the same settings")
     shown = ("documents", "sentences", "tokens", "unknown_rate", "unigram_entropy", "max_sentence_length", "duplicates")
     console.print_table(str(folder), [(name, _format_value(card[name])) for name in shown])
-    return {"out": str(folder), "made": was_built, **{name.replace(" ", "_"): card[name] for name in (*shown, "warnings")}}
+    return {"out": str(folder), "created": was_built, **{name.replace(" ", "_"): card[name] for name in (*shown, "warnings")}}
 
 
 def _format_value(value: Any) -> str:

@@ -36,7 +36,11 @@ class Corpus:
         """Map a folder written by `prepare`; `verify_checksums` takes about a second per gigabyte."""
         if not (path / MANIFEST).exists():
             unfinished = path.with_name(path.name + ".part")
-            hint = "`prepare` was interrupted: run it again to resume" if unfinished.exists() else "make one with `prepare`"
+            hint = (
+                "`bertsmith prepare` was interrupted: run it again to resume"
+                if unfinished.exists()
+                else "create one with `bertsmith prepare`"
+            )
             raise UserError(f"{path} is not a corpus folder; {hint}")
         if verify_checksums:
             verify_manifest(path)

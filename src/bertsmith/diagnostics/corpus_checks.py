@@ -81,7 +81,7 @@ def check_corpus_tokenizer(corpus: Corpus) -> Iterator[Finding]:
             TOKENIZER_PREFIX + "mismatch", "problem",
             f"{corpus.path} was prepared with tokenizer {recorded[:8]}, but its tokenizer.json is {actual[:8]}; "
             f"its largest id is {max_id:,} of {vocab_size:,}",
-            "the ids stand for other tokens than those of the text: a model learns noise",
+            "the token ids do not match the text: a model trained on them learns noise",
             "do not edit a corpus folder by hand; prepare the text again with the right tokenizer", "tokenizer=FOLDER",
         )  # fmt: skip
 
@@ -93,7 +93,7 @@ def check_model_tokenizer(corpus: Corpus, fingerprint: str) -> Iterator[Finding]
             TOKENIZER_PREFIX + "mismatch", "problem",
             f"{corpus.path} was prepared with tokenizer {corpus.card['tokenizer_fingerprint'][:8]}, "
             f"the model has {fingerprint[:8]}",
-            "the ids stand for other tokens to the model: it reads this corpus as noise",
+            "the token ids mean other tokens in the model's vocabulary: this corpus is noise to it",
             "prepare the text with the tokenizer of the model", "tokenizer=FOLDER",
         )  # fmt: skip
 
@@ -105,7 +105,7 @@ def check_fertility(corpus: Corpus) -> Iterator[Finding]:
         yield Finding(
             TOKENIZER_PREFIX + "high fertility", "problem" if fertility > FERTILITY_PROBLEM else "note",
             f"{fertility:.2f} tokens per word on average",
-            "the vocabulary does not fit this text: sequences hold few words, and masked tokens are mostly predicted from "
+            "the vocabulary does not fit this text: sequences contain few words, and masked tokens are mostly predicted from "
             "other tokens of the same word", RETRAIN_TOKENIZER, "tokenizer=FOLDER",
         )  # fmt: skip
 

@@ -75,7 +75,7 @@ def examine_folder(folder: Path, corpus_folder: Path | None = None) -> Diagnosti
     report = DiagnosticReport(detect_kind(folder))
     if report.kind == "corpus":
         if corpus_folder is not None:
-            raise UserError(f"{folder} is a corpus; leave out corpus={corpus_folder}, which is for the folder of a run")
+            raise UserError(f"{folder} is a corpus; leave out corpus={corpus_folder}, which applies to the folder of a run")
         _check_corpus(folder, report)
     elif report.kind == "run":
         _check_unfinished_run(folder, corpus_folder, report)
@@ -139,7 +139,9 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
     )
     corpus = _open_run_corpus(corpus_folder, run, report)
     if corpus and (
-        mismatches := list(corpus_checks.check_model_tokenizer(corpus, record.get("tokenizer", tokenizer.fingerprint)))
+        mismatches := list(
+            corpus_checks.check_model_tokenizer(corpus, record.get("tokenizer_fingerprint", tokenizer.fingerprint))
+        )
     ):
         report.add(mismatches)
         report.not_checked.append(f"attention, positions and hidden states: {corpus.path} has another tokenizer")
@@ -198,7 +200,7 @@ def _open_run_corpus(corpus_folder: Path | None, run: RunSettings, report: Diagn
     recorded = (run.recipe or {}).get("corpus")
     folder = corpus_folder or (Path(recorded) if recorded else None)
     if folder is None or (corpus_folder is None and not (folder / MANIFEST).exists()):
-        reason = f"{folder} does not exist any more" if folder else "the config names no corpus"
+        reason = f"{folder} no longer exists" if folder else "config.json has no corpus"
         report.not_checked.append(f"attention, positions, masking and hidden states: {reason}; set corpus=FOLDER")
         return None
     return _open_corpus(folder, report)

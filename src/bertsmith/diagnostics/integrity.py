@@ -30,7 +30,7 @@ def check_manifest(folder: Path) -> Iterator[Finding]:
         yield Finding(
             "damaged folder", "problem", str(error),
             "a file has changed since the folder was written, so nothing else was checked",
-            "make the folder again, or copy it again from its source",
+            "create the folder again, or copy it again from its source",
         )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def check_word_order(probe: Probe, unigram_loss: float | None) -> Iterator[Findi
         has_table = probe.model.encoder.position_embeddings is not None
         yield Finding(
             WORD_ORDER_IGNORED, "problem", observation,
-            "the model reads a text as a bag of words",
+            "the model treats a text as a bag of words",
             "check that the position embeddings are trained, not frozen, and not zero (in an imported checkpoint); text "
             "without meaningful order causes this, too" if has_table else
             "use position embeddings, or rotary ones (model.mixer.rope_theta)",

@@ -68,7 +68,7 @@ def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig
         settings["long_text"] = recipe.long_text
     if isinstance(task, TextClassification | TextRegression):
         if task.hex and not tokenizer.is_hex:
-            raise UserError(f"task.hex=true needs a model with a tokenizer of hex bytes, unlike {recipe.model}; make one "
+            raise UserError(f"task.hex=true needs a model with a tokenizer of hex bytes, unlike {recipe.model}; train one "
                            "with `bertsmith tokenizer kind=byte hex=true`")  # fmt: skip
         settings["hex"] = tokenizer.is_hex
     return _replace_settings(task, settings)

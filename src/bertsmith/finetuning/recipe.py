@@ -59,7 +59,7 @@ class FinetuneRecipe(Config, frozen=True):
     train: Annotated[FinetuneTrain, "training settings: duration (default: 3 epochs), batch size, optimizer ..."] = (
         FinetuneTrain()
     )
-    long_text: Annotated[LongText | None, "how to read texts longer than max_length; same as task.long_text"] = None
+    long_text: Annotated[LongText | None, "how to process texts longer than max_length; same as task.long_text"] = None
     freeze: Annotated[
         NonNegInt | Literal["embeddings", "all"], "freeze embeddings and this many lower layers; all: train only the head"
     ] = 0
@@ -76,7 +76,7 @@ class FinetuneRecipe(Config, frozen=True):
     ] = None
     random_init: Annotated[bool, "start from random weights instead of the pre-trained ones (control)"] = False
     seed: Annotated[int, "random seed of new weights, data order and dropout"] = 0
-    seeds: Annotated[tuple[int, ...], "several seeds, one run each: mean and deviation, and the best model kept"] = ()
+    seeds: Annotated[tuple[int, ...], "several seeds, one run each: mean and standard deviation; the best model is kept"] = ()
 
 
 def check_recipe(recipe: FinetuneRecipe) -> None:
@@ -116,7 +116,7 @@ def _check_new_model(recipe: FinetuneRecipe) -> None:
 
 
 def finetune_identity(recipe: FinetuneRecipe) -> str:
-    """Hash of the recipe and its input files: runs with the same identity make the same weights."""
+    """Hash of the recipe and its input files: runs with the same identity produce the same weights."""
     base = {"model": recipe.model} if isinstance(recipe.model, str) else {}
     inputs = {"tokenizer": recipe.tokenizer, "vectors": recipe.vectors}
     return runs.compute_run_id(recipe, **{**base, **inputs, "data.train": recipe.data.train, "data.dev": recipe.data.dev})

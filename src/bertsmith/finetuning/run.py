@@ -111,7 +111,7 @@ def _train(recipe: FinetuneRecipe, out: Path, identity: str, console: Console) -
     console.print_table(
         str(out), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))]
     )
-    return {"out": str(out), "made": True, **result}
+    return {"out": str(out), "created": True, **result}
 
 
 def _build_result(summary: dict[str, Any], run: FinetuneRun, evaluation: Evaluation | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def run_seeds(
     The best is the highest in the metric that the result's `metric` names. Finished seeds are not repeated on resume.
     """
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds={list(seeds)} has a seed twice")
+        raise UserError(f"seeds={list(seeds)} contains duplicates; give each seed once")
     if world_size() > 1:
         raise UserError("several seeds do not work with several processes; start it without torchrun, or give one seed")
     results = {seed: run_seed(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
@@ -35,25 +35,25 @@ def run_seeds(
     }
     metric = results[seeds[0]]["metric"]
     best_seed = max(seeds, key=lambda seed: _nan_as_lowest(scores_by_seed[seed][metric]))
-    result = {key: value for key, value in results[best_seed].items() if key not in ("out", "made")}
+    result = {key: value for key, value in results[best_seed].items() if key not in ("out", "created")}
     result |= {
         "seeds": {str(seed): scores for seed, scores in scores_by_seed.items()},
         "seed": best_seed,
-        **compute_mean_and_deviation(list(scores_by_seed.values())),
+        **compute_mean_and_std(list(scores_by_seed.values())),
     }
     _publish(out, out / "seeds" / f"seed-{best_seed}", recipe, result, identity)
-    rows = [(name, f"{result['mean'][name]:.4f} ± {result['deviation'][name]:.4f}") for name in result["mean"]]
+    rows = [(name, f"{result['mean'][name]:.4f} ± {result['std'][name]:.4f}") for name in result["mean"]]
     console.print_table(f"{out}: mean ± standard deviation over {len(seeds)} seeds; best by {metric}: seed {best_seed}", rows)
-    return {"out": str(out), "made": True, **result}
+    return {"out": str(out), "created": True, **result}
 
 
-def compute_mean_and_deviation(scores: Sequence[Scores]) -> dict[str, Scores]:
+def compute_mean_and_std(scores: Sequence[Scores]) -> dict[str, Scores]:
     """Mean and sample standard deviation (n - 1; 0 for a single run) of each score."""
     mean = {name: sum(run_scores[name] for run_scores in scores) / len(scores) for name in scores[0]}
     squared_deviations = {name: sum((run_scores[name] - mean[name]) ** 2 for run_scores in scores) for name in mean}
     return {
         "mean": mean,
-        "deviation": {name: math.sqrt(value / max(1, len(scores) - 1)) for name, value in squared_deviations.items()},
+        "std": {name: math.sqrt(value / max(1, len(scores) - 1)) for name, value in squared_deviations.items()},
     }
 
 

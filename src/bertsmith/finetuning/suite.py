@@ -217,7 +217,7 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
         folder = Path(planned.recipe.out)
         existing_identity = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
         if existing_identity and existing_identity != finetune_identity(planned.recipe):
-            raise UserError(f"{folder} was made with other settings or files; remove it, or choose another out")
+            raise UserError(f"{folder} was created with other settings or files; remove it, or choose another out")
     return metrics
 
 

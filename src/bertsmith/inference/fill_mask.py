@@ -28,7 +28,9 @@ class FillMask:
             raise UserError("this model is an encoder-decoder and cannot fill masks; use `bertsmith predict` to generate text")
         if LM_HEAD not in runtime.model.heads:
             head_names = ", ".join(runtime.model.heads) or "none"
-            raise UserError(f"this model has no language-model head (its heads: {head_names}); use one that `pretrain` made")
+            raise UserError(
+                f"this model has no language-model head (its heads: {head_names}); use a model pre-trained with objective=mlm"
+            )
 
     def fill(self, text: str, top_k: int) -> FilledMasks:
         """The `top_k` most probable tokens of each mask, with the other masks left in place: the output of transformers'
@@ -74,7 +76,7 @@ class FillMask:
         ids, mask_positions = self._encode_masked_text(text)
         if len(mask_positions) > 1 or not candidates:
             counts = f"{len(mask_positions)} masks and {len(candidates)} candidates"
-            raise UserError(f"candidates are ranked for the one mask of a text; {text[:80]!r} comes with {counts}")
+            raise UserError(f"candidates need a text with one mask, but {text[:80]!r} has {counts}")
         before, after = ids[: mask_positions[0]], ids[mask_positions[0] + 1 :]
         candidate_ids = self._candidate_ids(text, candidates)
         inputs, positions, targets, candidate_index = self._candidate_inputs(before, after, candidate_ids)

@@ -209,20 +209,20 @@ class Predictor:
         return hits[0] if is_single else hits
 
     def fill(
-        self, text: str, top_k: int = 5, candidates: Sequence[str] | None = None, together: bool = False
+        self, text: str, top_k: int = 5, candidates: Sequence[str] | None = None, iterative: bool = False
     ) -> FilledMasks | Predictions:
         """The most probable tokens for [MASK]: a list of rows for one mask, a list of lists for several.
 
         A row is `{"score": 0.71, "token": 3007, "token_str": "capital", "sequence": "..."}`, as in transformers' fill-mask:
         the probability, the id and the text of the token, and the text with the token in it. Masks are predicted
-        independently; with `together`, one after another, the most confident first. With `candidates`, these are ranked for the
-        single mask: `{"score": 0.9, "token_str": "New York", "log_prob": -4.1, "sequence": "..."}`, where the scores of all
+        independently; with `iterative`, one after another, the most confident first. With `candidates`, these are ranked for
+        the single mask: `{"score": 0.9, "token_str": "New York", "log_prob": -4.1, "sequence": "..."}`, where the scores of all
         candidates sum to 1.
         """
         fill_mask = FillMask(self.runtime, self.tokenizer, self.max_length)
         if candidates is not None:
             return fill_mask.score_candidates(text, candidates)
-        return fill_mask.fill_jointly(text, top_k) if together else fill_mask.fill(text, top_k)
+        return fill_mask.fill_jointly(text, top_k) if iterative else fill_mask.fill(text, top_k)
 
     def generate(self, texts: str | Iterable[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
         """Continuations of texts by a causal language model.

@@ -58,10 +58,14 @@ def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer,
     """The model in eval mode, its tokenizer and its card."""
     if not (folder / "config.json").exists():
         is_training = (folder / "state").exists()
-        hint = "its training has not ended: run the same command again" if is_training else "`pretrain` makes one"
+        hint = (
+            "its training has not finished; run the same command again to resume"
+            if is_training
+            else "give the output folder of `pretrain`, `finetune` or `import`"
+        )
         if folder.is_file():
-            hint = f"if it holds vectors of words, `bertsmith import source={folder} out=...` makes one of them"
-        raise UserError(f"{folder} holds no model; {hint}")
+            hint = f"to convert a word vector file, run `bertsmith import source={folder} out=...`"
+        raise UserError(f"{folder} contains no model; {hint}")
     if verify_checksums and (folder / MANIFEST).exists():
         verify_manifest(folder)
     config = from_dict(ModelConfig, read_config(folder)["model"], str(folder / "config.json"))
@@ -77,8 +81,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
         raise UserError(
-            f"{folder} is not a folder that bertsmith made; `bertsmith import source={folder} out=...` makes one of a "
-            "Hugging Face folder"
+            f"{folder} is not a bertsmith checkpoint; to convert a Hugging Face folder, run "
+            f"`bertsmith import source={folder} out=...`"
         )
     _check_format_version(config.get("format_version"), folder / "config.json")
     return config
@@ -109,14 +113,14 @@ def _check_format_version(version: Any, path: Path) -> None:
     """Raise a UserError for a config.json without a version (written before the first release) or with a newer one."""
     if version is None:
         raise UserError(
-            f"{path} has no format_version: it was written before recipe keys were renamed; run the command that made it again"
+            f"{path} has no format_version: it is from before the first release; run the command that created it again"
         )
     numbers = str(version).split(".")
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         raise UserError(f"{path}: format_version = {version!r} is not of the form '1.0'")
     if tuple(map(int, numbers)) > FORMAT_VERSION:
-        raise UserError(f"{path} has format_version {version}, newer than {'.'.join(map(str, FORMAT_VERSION))}, which this "
-                       "bertsmith reads; update bertsmith")  # fmt: skip
+        raise UserError(f"{path} has format_version {version}, but this bertsmith supports up to "
+                       f"{'.'.join(map(str, FORMAT_VERSION))}; upgrade bertsmith")  # fmt: skip
 
 
 def _split_into_shards(weights: dict[str, Tensor], max_shard_size: int) -> list[list[str]]:
@@ -134,10 +138,11 @@ def _split_into_shards(weights: dict[str, Tensor], max_shard_size: int) -> list[
 def _load_strict(model: Model, weights: dict[str, Tensor], folder: Path) -> None:
     for name, expected in model.state_dict().items():
         if name in weights and weights[name].shape != expected.shape:
-            raise UserError(f"{folder} does not fit its config.json: {name} is {list(weights[name].shape)}, not "
-                           f"{list(expected.shape)}")  # fmt: skip
+            raise UserError(f"{folder} does not match its config.json: {name} has shape {list(weights[name].shape)}, "
+                           f"not {list(expected.shape)}")  # fmt: skip
     result = model.load_state_dict(weights, strict=False)
     if result.missing_keys or result.unexpected_keys:
         raise UserError(
-            f"{folder} does not fit its config.json: missing {result.missing_keys}, not known {result.unexpected_keys}"
+            f"{folder} does not match its config.json: missing keys {result.missing_keys}, unexpected keys "
+            f"{result.unexpected_keys}"
         )

@@ -99,7 +99,7 @@ class EncoderConfig(Config, frozen=True):
 
     @property
     def is_causal(self) -> bool:
-        """Whether no token sees a later one, in the input embedding and in every layer; the last token then sees all."""
+        """Whether no token depends on a later one, in the input embedding and in every layer; the last then depends on all."""
         components = [
             self.embeddings,
             *([self.mixer, self.layer_types and self.layer_types.mixer] if self.num_hidden_layers else []),
@@ -109,7 +109,7 @@ class EncoderConfig(Config, frozen=True):
 
     @property
     def lacks_position_information(self) -> bool:
-        """Whether no position embedding, RoPE or position bias tells the attention layers the order of tokens."""
+        """Whether no position embedding, RoPE or position bias gives the attention layers the order of tokens."""
         mixers = [self.mixer, *([self.layer_types.mixer] if self.layer_types else [])]
         return (
             bool(self.num_hidden_layers) and self.position_embedding_type == "none" and not any(map(_encodes_positions, mixers))
@@ -164,7 +164,7 @@ class EncoderConfig(Config, frozen=True):
 
 
 def _encodes_positions(mixer: MixerConfig) -> bool:
-    """Whether the mixer knows token order: convolution and recurrence do, attention only with RoPE or a position bias."""
+    """Whether the mixer depends on token order: convolution and recurrence do, attention only with RoPE or a position bias."""
     if isinstance(mixer, Attention | Longformer):
         return bool(mixer.rope_theta or getattr(mixer, "position_bias", None))
     return not isinstance(mixer, Reformer | ReformerChunked)

@@ -102,7 +102,7 @@ class Encoder(nn.Module):
         if inputs.layout.max_seqlen > max_positions:
             raise UserError(
                 f"a text of {inputs.layout.max_seqlen} tokens is longer than the model's {max_positions} positions; "
-                f"cut it, or build the model with model.max_position_embeddings={inputs.layout.max_seqlen}"
+                f"truncate it, or train a model with model.max_position_embeddings={inputs.layout.max_seqlen}"
             )
         x = self._embed_tokens(inputs)
         x = x * x.shape[-1] ** 0.5 if self.config.scale_embeddings else x

@@ -26,7 +26,7 @@ def quantize_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
             quantized[name] = weight
             continue
         if not bool(torch.isfinite(weight).all()):
-            raise UserError(f"{name} holds inf or nan and cannot be stored as int8")
+            raise UserError(f"{name} contains NaN or infinity and cannot be stored as int8")
         quantized[name], quantized[name + SCALE_SUFFIX] = quantize_rows(weight.float())
     return quantized
 
@@ -46,11 +46,11 @@ def dequantize_weights(quantized: dict[str, Tensor], folder: Path) -> dict[str, 
         scale = quantized.get(name + SCALE_SUFFIX)
         if name.endswith(SCALE_SUFFIX):
             if name.removesuffix(SCALE_SUFFIX) not in quantized:
-                raise UserError(f"{folder} does not fit its config.json: {name} has no matrix")
+                raise UserError(f"{folder} does not match its config.json: {name} has a scale, but no int8 matrix")
         elif scale is not None:
             weights[name] = _dequantize(name, tensor, scale, folder)
         elif tensor.dtype == torch.int8:
-            raise UserError(f"{folder} does not fit its config.json: {name} is int8, and has no {SCALE_SUFFIX.strip(':')}")
+            raise UserError(f"{folder} does not match its config.json: {name} is int8, but has no {SCALE_SUFFIX.strip(':')}")
         else:
             weights[name] = tensor
     return weights
@@ -71,8 +71,8 @@ def max_rounding_error(weights: dict[str, Tensor], quantized: dict[str, Tensor])
 def _dequantize(name: str, matrix: Tensor, scale: Tensor, folder: Path) -> Tensor:
     if matrix.dtype != torch.int8 or scale.shape != matrix.shape[:1] or not scale.is_floating_point():
         raise UserError(
-            f"{folder} does not fit its config.json: {name} is {matrix.dtype} {list(matrix.shape)} with {scale.dtype} scales "
-            f"{list(scale.shape)}, not int8 with one for each row"
+            f"{folder} does not match its config.json: {name} is {matrix.dtype} {list(matrix.shape)} with {scale.dtype} scales "
+            f"{list(scale.shape)}, not int8 with one scale for each row"
         )
     return matrix.float() * _broadcast_scale(scale.float(), matrix)
 

@@ -38,7 +38,7 @@ class Layout:
     seq_id: Tensor  # (tokens,): sequence of each token; tokens attend within one seq_id
     position: Tensor  # (tokens,): position of each token in its sequence
     max_seqlen: int
-    # (sequences,), on the CPU: under causal attention the first so many tokens see each other (prefix LM)
+    # (sequences,), on the CPU: under causal attention the first so many tokens attend to each other (prefix LM)
     prefix_lengths: Tensor | None = None
     # (global tokens,), sorted, on the CPU: tokens with global attention (Longformer); None: the first of each sequence
     explicit_global_tokens: Tensor | None = None
@@ -75,7 +75,7 @@ class Layout:
 
     @property
     def last_token(self) -> Tensor:
-        """(sequences,): index of the last token of each sequence, the one that sees all of it in a causal model."""
+        """(sequences,): index of the last token of each sequence, the one that attends to all of it in a causal model."""
         return self.cu_seqlens[1:].long() - 1
 
     @property

@@ -75,9 +75,8 @@ class T5Bias(PositionBias):
         self.max_exact = config.num_buckets // num_directions // 2
         if config.num_buckets % (2 * num_directions) or config.max_distance <= self.max_exact:
             raise UserError(
-                f"{config.num_buckets} buckets of distances up to {config.max_distance}: let "
-                f"model.mixer.position_bias.num_buckets be a multiple of {2 * num_directions}, "
-                f"and max_distance more than {max(1, self.max_exact)}"
+                f"model.mixer.position_bias.num_buckets={config.num_buckets} must be a multiple of {2 * num_directions}, "
+                f"and max_distance={config.max_distance} more than {max(1, self.max_exact)}"
             )
         self.relative_attention_bias = nn.Embedding(config.num_buckets, num_heads)
 

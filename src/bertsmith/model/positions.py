@@ -31,9 +31,7 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, head_dim: int, theta: float) -> None:
         super().__init__()
         if head_dim % 2:
-            raise UserError(
-                f"RoPE rotates pairs of channels: heads of {head_dim} are not even; change model.mixer.num_attention_heads"
-            )
+            raise UserError(f"RoPE needs an even head size, not {head_dim}; change model.mixer.num_attention_heads")
         self.head_dim, self.theta = head_dim, theta
         self.cos_sin_cache = torch.empty(0, head_dim)  # computed on demand, not in the state dict
 
@@ -88,7 +86,7 @@ class AxialPositionsConfig(Config, frozen=True):
 
     def build(self, num_positions: int, hidden_size: int) -> "AxialPositionEmbeddings":
         if prod(self.shape) < num_positions:
-            raise UserError(f"model.position_embedding_type.shape={list(self.shape)} has {prod(self.shape):,} places, fewer "
+            raise UserError(f"model.position_embedding_type.shape={list(self.shape)} has {prod(self.shape):,} positions, fewer "
                            f"than model.max_position_embeddings={num_positions:,}; make it larger")  # fmt: skip
         num_axes = len(self.shape)
         dims = self.widths or tuple(
@@ -96,7 +94,7 @@ class AxialPositionsConfig(Config, frozen=True):
         )
         if len(dims) != num_axes or sum(dims) != hidden_size or not all(dims):
             raise UserError(
-                f"model.position_embedding_type.widths={list(dims)} are not {num_axes} that make {hidden_size} together"
+                f"model.position_embedding_type.widths={list(dims)} must be {num_axes} sizes with a sum of {hidden_size}"
             )
         return AxialPositionEmbeddings(self.shape, dims)
 

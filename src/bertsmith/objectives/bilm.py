@@ -42,13 +42,13 @@ class BiLM(Variant, frozen=True, tag="bilm"):
     mlm_probability: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
-        """Raises a UserError for a model in which a direction would see its targets."""
+        """Raises a UserError for a model in which the targets are visible in the input."""
         is_separate_lstm = (
             isinstance(encoder.mixer, Lstm) and encoder.mixer.directions == "apart" and encoder.feedforward is None
         )
         embeds_tokens_only = encoder.embeddings is None or isinstance(encoder.embeddings, CharCNNConfig)
         if not is_separate_lstm or not embeds_tokens_only or not encoder.num_hidden_layers or encoder.norm != "none":
-            raise UserError("objective=bilm needs a model whose two directions share no layer, or each would see its targets; "
+            raise UserError("objective=bilm needs a model whose two directions share no layer, or targets would be visible; "
                            "set model=elmo, or mixer=lstm with directions=apart, no feedforward and norm=none")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:

@@ -78,7 +78,7 @@ def false_negative_mask(text_ids: Tensor) -> Tensor:
 def pool_tokens(hidden_states: Tensor, layout: Layout, pooling: Pooling, is_causal: bool = False) -> Tensor:
     """(tokens, hidden_size) -> (sequences, hidden_size).
 
-    `cls`: the first token; of a causal model the last one, which alone has seen the whole text. `mean`: the mean over all
+    `cls`: the first token; of a causal model the last one, which attends to the whole text. `mean`: the mean over all
     tokens, [CLS] and [SEP] included.
     """
     if pooling == "cls":

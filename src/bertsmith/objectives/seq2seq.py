@@ -83,11 +83,11 @@ class Seq2SeqBatches(ExampleBatches):
     @cached_property
     def target_ids(self) -> list[Ints]:
         """Token ids of each target, [CLS] ... [SEP]."""
-        return np.split(self.encoded.targets["reply"], np.cumsum(self.encoded.targets["size"])[:-1])
+        return np.split(self.encoded.targets["target_ids"], np.cumsum(self.encoded.targets["target_lengths"])[:-1])
 
     @cached_property
     def group_lengths(self) -> Ints:
-        return np.array([len(ids) for ids in self.encoded.input_ids]) + self.encoded.targets["size"]
+        return np.array([len(ids) for ids in self.encoded.input_ids]) + self.encoded.targets["target_lengths"]
 
 
 def build_encoder_decoder_batch(source_ids: list[Ints], target_ids: list[Ints]) -> Seq2SeqBatch:

@@ -109,7 +109,7 @@ def build_batch(task: TaskConfig, encoded: EncodedExamples, groups: list[Ints], 
     layout = Layout.from_lengths([len(sequence) for sequence in ids], global_tokens=_global_tokens(task, token_type_ids))
     inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout, torch.from_numpy(np.concatenate(token_type_ids)))
     group = np.repeat(np.arange(len(groups)), [len(sequences) for sequences in groups])
-    targets = {"joined": group} if pools_windows else {}
+    targets = {"pooled_windows": group} if pools_windows else {}
     if isinstance(task, MultipleChoice | TextSimilarity):
         targets = _text_groups(encoded, indices, group, pools_windows)
     targets |= _select_targets(
@@ -136,9 +136,9 @@ def _global_tokens(task: TaskConfig, token_type_ids: list[Ints]) -> Ints | None:
 
 
 def _text_groups(encoded: EncodedExamples, indices: Ints, group: Ints, pools_windows: bool) -> dict[str, Ints]:
-    """`group`: the example of each text; `joined` or `windows`: the text of each window, pooled by the model or in the loss."""
+    """`group`: example of each text; `pooled_windows` or `windows`: text of each window, pooled by the model or in the loss."""
     is_first_window = np.array([encoded.metadata[index].number == 0 for index in indices])
-    return {"group": group[is_first_window], "joined" if pools_windows else "windows": np.cumsum(is_first_window) - 1}
+    return {"group": group[is_first_window], "pooled_windows" if pools_windows else "windows": np.cumsum(is_first_window) - 1}
 
 
 def _select_targets(
@@ -148,7 +148,7 @@ def _select_targets(
     if isinstance(task, TokenClassification) and encoded.targets:
         ends, flat = encoded.seq_ends, encoded.targets["label"]
         label = np.concatenate([flat[ends[i] - len(encoded.input_ids[i]) : ends[i]] for i in indices])
-        return {"label": label, **({"whole": encoded.targets["whole"][indices]} if task.crf else {})}
+        return {"label": label, **({"has_ends": encoded.targets["has_ends"][indices]} if task.crf else {})}
     rows = (
         encoded.example_index[np.asarray(first_indices)]
         if isinstance(task, MultipleChoice) or first_indices is not indices
@@ -265,7 +265,7 @@ class Supervised:
             return logits.sum() * 0
         allowed = None if transition_mask is None else torch.from_numpy(transition_mask.copy()).to(logits.device)
         return (
-            CRFBatch.from_tokens(logits[labelled], labels[labelled], seq_id[labelled], batch.targets["whole"])
+            CRFBatch.from_tokens(logits[labelled], labels[labelled], seq_id[labelled], batch.targets["has_ends"])
             .nll(transitions, allowed)
             .sum()
         )
@@ -303,9 +303,9 @@ def _crf_transitions(model: Model) -> Tensor:
 
 def pool_windows(rows: Tensor, batch: Batch) -> Tensor:
     """(sequences, hidden_size) -> (texts, hidden_size): the mean over the windows of a text; unchanged if there are none."""
-    if "joined" not in batch.targets:
+    if "pooled_windows" not in batch.targets:
         return rows
-    return segment_means(rows, batch.targets["joined"])
+    return segment_means(rows, batch.targets["pooled_windows"])
 
 
 def _symmetric_kl(logits: Tensor, other_logits: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def _train(
         console.warn("model.mixer.mem_len has no effect, since batches do not continue the text of the batch before; "
                      "set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip
     if isinstance(config.encoder.embeddings, CharCNNConfig) and (unknown := corpus.card["unknown_rate"]) > MAX_UNKNOWN_FRACTION:
-        console.warn(f"{unknown:.1%} of the tokens of {corpus.path} are [UNK], and the character CNN does not read the "
+        console.warn(f"{unknown:.1%} of the tokens of {corpus.path} are [UNK], and the character CNN cannot use the "
                      "characters of these words; train a tokenizer with a larger vocab_size")  # fmt: skip
     loaders = [build_batches(recipe, corpus, train_documents, length, config) for length, _ in recipe.phases()]
 
@@ -104,7 +104,7 @@ def _train(
         runs.publish(out, model, corpus.tokenizer, card, record, recipe)
         console.print_table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
-    return {"out": str(out), "made": True, **result}
+    return {"out": str(out), "created": True, **result}
 
 
 def _describe_mixer(mixer: MixerConfig) -> str:

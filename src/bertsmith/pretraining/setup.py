@@ -91,7 +91,7 @@ class PretrainRecipe(Config, frozen=True):
 
 
 def pretrain_identity(recipe: PretrainRecipe) -> str:
-    """Hash of the recipe and its input files: runs with the same identity make the same weights."""
+    """Hash of the recipe and its input files: runs with the same identity produce the same weights."""
     return runs.compute_run_id(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init, vectors=recipe.vectors)
 
 
@@ -127,9 +127,10 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
     init = resolve_path(recipe.init, "init")
     record = checkpoint.read_config(init)
     fingerprint = corpus.card["tokenizer_fingerprint"]
-    if record["tokenizer"] != fingerprint and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
+    if record["tokenizer_fingerprint"] != fingerprint and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
         raise UserError(f"{corpus.path} was prepared with another tokenizer ({fingerprint[:8]}) than {init} "
-                       f"({record['tokenizer'][:8]}); prepare it again with tokenizer={init}, or with a tokenizer made by "
+                       f"({record['tokenizer_fingerprint'][:8]}); prepare it again with tokenizer={init}, or with a "
+                       "tokenizer made by "
                        f"`bertsmith tokenizer extend={init}`")  # fmt: skip
     config = from_dict(ModelConfig, record["model"], str(init / "config.json"))
     encoder = config.encoder

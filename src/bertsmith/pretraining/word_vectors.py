@@ -57,7 +57,7 @@ def train_word_vectors(recipe: "PretrainRecipe", out: Path, corpus: Corpus, iden
     console.print_table(
         str(out), [(name, f"{value:,.5g}" if isinstance(value, float) else f"{value:,}") for name, value in result.items()]
     )
-    return {"out": str(out), "made": True, **result}
+    return {"out": str(out), "created": True, **result}
 
 
 def resolve_vector_size(recipe: "PretrainRecipe") -> WordVectorObjective:
@@ -160,7 +160,7 @@ def _resume(
         metrics.truncate(0, 0)
         return 0, {}
     if latest.metadata["fingerprint"] != identity:
-        raise UserError(f"{folder.parent} holds checkpoints of another recipe; choose another `out`, or remove the folder")
+        raise UserError(f"{folder.parent} contains checkpoints of another recipe; choose another out, or remove the folder")
     trainer.load_state_dict(latest.tensors["tables"])
     rounds_done = int(latest.metadata["round"])
     metrics.truncate(latest.metadata["metrics_bytes"], rounds_done)

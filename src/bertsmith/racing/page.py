@@ -83,7 +83,7 @@ def _plots_section(results: RaceResults) -> Section:
 
 
 def _spread_section(results: RaceResults) -> Section:
-    """For every column, the scores of all models with their deviation over seeds, on one axis."""
+    """For every column, the scores of all models with their standard deviation over seeds, on one axis."""
     blocks = []
     for task, mode in results.columns:
         cells = [(row.name, cell) for row in results.rows if (cell := results.cell(mode, row.name, task))]

@@ -114,11 +114,11 @@ class _Tables:
         for name, values in fields.items():
             new = [struct for struct in iter_structs(values["type"]) if struct not in self.headings]
             for struct in new:
-                self._place(struct, prefix + name, stage)
+                self._add_to_section(struct, prefix + name, stage)
             for struct in new:
                 self.add(self.structs[struct]["fields"], f"{prefix}{name}.", stage)
 
-    def _place(self, struct: str, key: str, stage: str) -> None:
+    def _add_to_section(self, struct: str, key: str, stage: str) -> None:
         tag, other = self.structs[struct]["tag"], self.sections.get(key)
         section = other or _Section(key)
         if other and not tag:

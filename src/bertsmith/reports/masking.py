@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 MAX_COUNTED_SAMPLES = 4000  # the statistics are over about this many samples
 CORRUPTIONS = ("masked", "random", "unchanged")
-CAPTION = "Training samples as the model reads them. Subwords of the same word share an underline; ## marks a continuation."
+CAPTION = "Training samples as the model receives them. Subwords of the same word share an underline; ## marks a continuation."
 LEGEND = {
     "masked": "replaced by [MASK]; the original token is below",
     "random": "replaced by a random token; the original token is below",

@@ -66,8 +66,10 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         tuple[str, ...], "class labels, in the order of the logits; by default the sorted labels of data.train"
     ] = ()
     multi_label: Annotated[bool, "multi-label classification: any number of labels per text, separated by | in files"] = False
-    threshold: Annotated[Fraction, "multi_label: probability from which a label is predicted; tuned on data.dev"] = 0.5
-    temperature: Annotated[PosFloat, "temperature scaling of the logits (calibration); fitted on data.dev"] = 1.0
+    threshold: Annotated[
+        Fraction, "multi_label: probability from which a label is predicted (set by training, on data.dev)"
+    ] = 0.5
+    temperature: Annotated[PosFloat, "temperature scaling of the logits, for calibration (set by training, on data.dev)"] = 1.0
     positive: Annotated[str | None, "binary classification: the positive label, for which f1 is computed"] = None
     class_weights: Annotated[
         Literal["balanced"] | dict[str, float] | None,

@@ -141,13 +141,13 @@ def _find_problem(fields: list[str], num_columns: int, token_column: int, tag_co
 def _column_index(columns: Mapping[str, str], name: str, default: int) -> int:
     number = columns.get(name, str(default))
     if not number.removeprefix("-").isdigit():
-        raise UserError(f"columns.{name}={number} is not the number of a column, from 0")
+        raise UserError(f"columns.{name}={number} is not a column number, counted from 0")
     return int(number)
 
 
 def _raise_no_column(path: Path, name: str) -> str:
     raise UserError(
-        f"{path}: task.template has a column {{{name}}}, one value per sentence, which CoNLL files cannot hold; use .jsonl"
+        f"{path}: task.template has a column {{{name}}}, one value per sentence, which CoNLL files cannot contain; use .jsonl"
     )
 
 

@@ -66,7 +66,9 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
     def read(self, path: Path) -> ExampleReader[MultipleChoiceExample]:
         """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label are optional."""
         if not is_json(path):
-            raise UserError(f"{path}: `options` is a list, which only .jsonl can hold (of {SUPPORTED_FORMATS})")
+            raise UserError(
+                f"{path}: `options` is a list, which of the supported formats only .jsonl allows ({SUPPORTED_FORMATS})"
+            )
         return ExampleReader(path, read_examples(path, self._parse_row, self.columns), self.skip_bad)
 
     def fit(self, examples: Sequence[MultipleChoiceExample]) -> "MultipleChoice":

@@ -150,7 +150,7 @@ def _answer_fields(span: SpanCandidate | QuestionAnsweringPrediction) -> dict[st
 class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
     no_answer: Annotated[bool, "questions may be unanswerable, as in SQuAD 2.0"] = False
     threshold: Annotated[
-        float, "no_answer: no answer is predicted if its log score exceeds the best span's by more; tuned on data.dev"
+        float, "no_answer: margin over the log score of the best span from which it is predicted (set by training)"
     ] = 0.0
     scorer: Annotated[Literal["squad", "cmrc"], "exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"] = "squad"
     long_text: Annotated[

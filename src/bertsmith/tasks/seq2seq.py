@@ -85,8 +85,8 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
             framed = [
                 [tokenizer.cls_token_id, *ids[: self.max_target_length - 1], tokenizer.sep_token_id] for ids in target_ids
             ]
-            targets["reply"] = np.concatenate([np.array(ids, np.int64) for ids in framed])
-            targets["size"] = np.array([len(ids) for ids in framed], np.int64)
+            targets["target_ids"] = np.concatenate([np.array(ids, np.int64) for ids in framed])
+            targets["target_lengths"] = np.array([len(ids) for ids in framed], np.int64)
         metadata = [TextDecoder(tokenizer)] * len(input_ids)
         return EncodedExamples(
             input_ids, [np.zeros(len(ids), np.int64) for ids in input_ids], np.arange(len(input_ids)), targets, metadata

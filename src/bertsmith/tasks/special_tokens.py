@@ -35,7 +35,7 @@ class SpecialTokenIds:
         """Tokens left for the texts of a sequence of `max_length`, besides these tokens, [CLS] and [SEP]."""
         num_special = len(self.before_first) + len(self.after_last) + (len(self.before_second) if is_pair else 0)
         if (num_left := max_length - num_special - (3 if is_pair else 2)) < 2:
-            raise UserError(f"max_length={max_length} leaves no room for text beside {num_special} special tokens; raise it")
+            raise UserError(f"max_length={max_length} leaves no room for text after {num_special} special tokens; raise it")
         return num_left
 
 
@@ -60,7 +60,7 @@ class TemplateTask(Variant, frozen=True):
     """
 
     template: Annotated[str, "special tokens from columns of the file, for example '[direction={direction}] {text}'"] = ""
-    special_tokens: Annotated[tuple[str, ...], "special tokens of the template; collected from data.train"] = ()
+    special_tokens: Annotated[tuple[str, ...], "special tokens of the template (set by training, from data.train)"] = ()
 
     text_slots: ClassVar[tuple[str, ...]] = ("text", "text_b")  # names of the texts of a sequence, in order
     global_segment: ClassVar[int | None] = None  # token type with global attention (besides [CLS]) in Longformer
@@ -120,7 +120,7 @@ def _parse_template(template: str, slots: tuple[str, ...]) -> tuple[tuple[str, .
         else:
             raise _template_error(template, f"{match[0]} is not allowed there", slots)
     if template and len(remaining) == len(slots):
-        raise _template_error(template, "it names no text", slots)
+        raise _template_error(template, "it contains no text", slots)
     return (*parts, tuple(pending))
 
 

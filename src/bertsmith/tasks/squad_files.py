@@ -68,14 +68,14 @@ def _lookup_field(path: Path, number: int, records: list[dict[str, Any]], name: 
         if name in record:
             value = record[name]
             return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
-    raise _bad_question(path, number, records[0], f"neither it nor its paragraph nor its article has a field {name!r}")
+    raise _bad_question(path, number, records[0], f"the question, its paragraph and its article have no field {name!r}")
 
 
 def _parse_question(path: Path, number: int, paragraph: Any, qa: Any, no_answer: bool | None) -> QuestionAnsweringExample:
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str):
-        raise _bad_question(path, number, qa, "it has no text `question`")
+        raise _bad_question(path, number, qa, "`question` is missing or not a text")
     if not isinstance(paragraph.get("context"), str):
-        raise _bad_question(path, number, qa, "its paragraph has no text `context`")
+        raise _bad_question(path, number, qa, "`context` is missing in its paragraph, or not a text")
     if no_answer is None:
         qa = {name: value for name, value in qa.items() if name not in ("answers", "is_impossible")}
     context, question_id = replace_surrogates(paragraph["context"]), str(qa.get("id", number))

@@ -54,7 +54,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         "texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)",
     ] = "truncate"
     doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows"] = 256
-    hex: Annotated[bool, "texts are hex-encoded bytes; set from the model's tokenizer"] = False
+    hex: Annotated[bool, "texts are hex-encoded bytes (set by training, from the model's tokenizer)"] = False
     columns: Annotated[dict[str, str], "column names of text, text_b and label in the files"] = msgspec.field(
         default_factory=dict
     )

@@ -84,7 +84,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     crf: Annotated[bool, "linear-chain CRF on top of the encoder"] = False
     transitions: Annotated[
         tuple[tuple[float, ...], ...],
-        "crf: learned transition scores, row to column; last row: start, last column: end",
+        "crf: transition scores, row to column; last row: start, last column: end (set by training)",
     ] = ()
     context: Annotated[bool | NonNegInt, "subwords of document context on each side of a sentence; true: fill max_length"] = (
         False
@@ -102,7 +102,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         size = len(self.labels) + 1
         if self.transitions and [len(row) for row in self.transitions] != [size] * size:
             raise UserError(
-                f"transitions: {len(self.labels)} labels need a {size} x {size} matrix; it is learned, leave it out"
+                f"transitions: {len(self.labels)} labels need a {size} x {size} matrix; leave it out: it is learned in training"
             )
 
     @property
@@ -241,7 +241,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         for target, sentence_index, window in zip(targets, example_index, encoded.metadata, strict=True):
             target[window.positions] = label_ids[sentence_index][window.tokens]
         result = {"label": np.concatenate(targets) if targets else np.zeros(0, np.int64)}
-        return result | {"whole": np.array([window.has_ends for window in encoded.metadata], bool)} if self.crf else result
+        return result | {"has_ends": np.array([window.has_ends for window in encoded.metadata], bool)} if self.crf else result
 
     def _to_prediction(self, emissions: NDArray[np.float64]) -> TokenClassificationPrediction:
         has_no_logits: NDArray[np.bool_] = np.isnan(emissions[:, :1]).ravel()

@@ -163,7 +163,7 @@ def _config_without_vocab(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _greedy_match(token: str, ids: dict[str, int]) -> list[int]:
-    """Ids of the longest-match-first split of a token into existing tokens; empty if they cannot spell it."""
+    """Ids of the longest-match-first split of a token into existing tokens; empty if there is none."""
     prefix, rest = (
         (CONTINUING_SUBWORD_PREFIX, token[len(CONTINUING_SUBWORD_PREFIX) :])
         if token.startswith(CONTINUING_SUBWORD_PREFIX)

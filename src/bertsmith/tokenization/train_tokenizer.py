@@ -199,7 +199,7 @@ def _report_result(out: Path, identity: str, console: Console, created: bool = F
         result |= _report_extension(card, out, console)
     else:
         console.print_table(f"{out}: {card['kind']}, {card['vocab_size']:,} tokens", quality.table())
-    return {"out": str(out), "made": created, **result}
+    return {"out": str(out), "created": created, **result}
 
 
 def _report_extension(card: dict[str, Any], out: Path, console: Console) -> dict[str, Any]:

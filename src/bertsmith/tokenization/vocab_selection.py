@@ -256,7 +256,7 @@ def _apply_merge(tokens: list[str], pair: Pair) -> list[str]:
 
 
 def _count_pairs(tokens: Sequence[str]) -> Counter[Pair]:
-    """Counts of adjacent pairs without overlap: `a a a` holds `a a` once."""
+    """Counts of adjacent pairs without overlap: `a a a` contains `a a` once."""
     counts: Counter[Pair] = Counter()
     last = (-2, ("", ""))
     for position, pair in enumerate(pairwise(tokens)):

@@ -311,7 +311,7 @@ class Trainer:
             saved_fingerprint = saved.metadata.get("fingerprint")
             if saved_fingerprint != fresh.fingerprint:
                 raise UserError(
-                    f"{self.folder} holds checkpoints of another recipe ({saved_fingerprint or '-'}, "
+                    f"{self.folder} contains checkpoints of another recipe ({saved_fingerprint or '-'}, "
                     f"not {fresh.fingerprint or '-'}); choose another `out`, or remove {self.folder / 'state'} to start over"
                 )
             self._restore(saved)

@@ -53,7 +53,7 @@ def read_word_pairs(path: Path) -> list[WordPair]:
         if any("".join(cells[column : column + 1]).strip() for column in columns):
             pairs.append(_parse_pair(path, line_number, cells, columns))
     if not pairs:
-        raise UserError(f"{path} holds no pairs; a line is two words and a number")
+        raise UserError(f"{path} contains no pairs; a line must be two words and a number")
     return pairs
 
 
@@ -67,12 +67,12 @@ def read_analogies(path: Path) -> list[AnalogyQuestion]:
         words = line.split()
         if len(words) != 4 or section is None:
             problem = (
-                f"{line[:60]!r} is not four words" if section is not None else "there is no `: name` of a section before it"
+                f"{line[:60]!r} is not four words" if section is not None else "no section header (`: name`) comes before it"
             )
             raise UserError(f"{path}, line {line_number:,}: {problem}")
         questions.append(AnalogyQuestion(section, (words[0], words[1], words[2], words[3])))
     if not questions:
-        raise UserError(f"{path} holds no questions; a line is four words, below a line `: name`")
+        raise UserError(f"{path} contains no questions; a line must be four words, below a section header (`: name`)")
     return questions
 
 
@@ -85,7 +85,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
             if line:
                 yield line_number, line
         else:
-            raise UserError(f"{path}, line {line_number:,} is not UTF-8")
+            raise UserError(f"{path}, line {line_number:,} is not UTF-8; convert the file")
 
 
 def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -162,7 +162,7 @@ class WordLookup:
         return word.upper() if self.case_insensitive else word
 
     def resolve(self, word: str) -> str | None:
-        """The word as the vectors spell it, or None if it has no vector."""
+        """The word as in `vectors.words`, or None if it has no vector."""
         row = self.rows.get(self.normalize(word))
         return self.vectors.words[row] if row is not None else word if self.vectors.has_vector(word) else None
 
@@ -180,7 +180,7 @@ def score_word_pairs(
     resolved = [(lookup.resolve(pair.left), lookup.resolve(pair.right), pair.score) for pair in pairs]
     covered = [(left, right, score) for left, right, score in resolved if left is not None and right is not None]
     if len(covered) < 2:
-        raise UserError(f"{source}: of {len(pairs):,} pairs, {len(covered)} have vectors; there is nothing to compare")
+        raise UserError(f"{source}: of {len(pairs):,} pairs, {len(covered)} have vectors; a correlation needs at least two")
     lefts, rights, gold = zip(*covered, strict=True)
     cosines = np.einsum("ij,ij->i", vectors.get_unit_vectors(lefts), vectors.get_unit_vectors(rights))
     return SimilarityScores(

@@ -34,7 +34,7 @@ def read_vectors(path: Path) -> KeyedVectors:
     words, matrix = reader(path)
     if not np.isfinite(matrix).all():
         row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
-        raise UserError(f"{path}: the vector of {words[row]!r} (number {row + 1:,}) holds what is no number; leave it out")
+        raise UserError(f"{path}: the vector of {words[row]!r} (row {row + 1:,}) has NaN or infinite values; remove it")
     first_row = {word: row for row, word in reversed(list(enumerate(words)))}
     rows = sorted(first_row.values())
     if len(rows) < len(words):
@@ -62,7 +62,7 @@ def write_vectors(path: Path, vectors: KeyedVectors, file_format: Format | None 
         file_format != "npy"
         and (bad_word := next((word for word in vectors.words if not word or _SEPARATORS & set(word)), None)) is not None
     ):
-        raise UserError(f"the word {bad_word!r} is empty, or holds what parts words in {file_format} files; write .npy")
+        raise UserError(f"the word {bad_word!r} is empty, or contains a separator of {file_format} files; write .npy")
     if file_format == "npy":
         _write_npy(path, vectors)
         return
@@ -93,7 +93,7 @@ def decode_word(path: Path, word: bytes, location: str) -> str:
         return word.decode()
     except UnicodeDecodeError:
         raise UserError(
-            f"{path}, {location}: {format_excerpt(word)} is not UTF-8; leave the word out, or convert the file"
+            f"{path}, {location}: {format_excerpt(word)} is not UTF-8; remove the word, or convert the file to UTF-8"
         ) from None
 
 
@@ -109,7 +109,7 @@ def read_binary(path: Path) -> tuple[list[str], Matrix]:
     first_line = bytes(data[:64]).partition(b"\n")[0]
     if (header := parse_header(first_line)) is None:
         raise UserError(
-            f"{path}, byte 0: {format_excerpt(first_line)} is not the header of a binary file, two whole numbers in a line"
+            f"{path}, byte 0: {format_excerpt(first_line)} is not the header of a binary file (number of words and vector size)"
         )
     row_bytes, offset, words = 4 * header.vector_size, len(first_line) + 1, list[str]()
     if (
@@ -117,14 +117,14 @@ def read_binary(path: Path) -> tuple[list[str], Matrix]:
         or header.num_words < 1
         or header.num_words * (row_bytes + 2) > len(data) + 1
     ):
-        raise UserError(f"{path} is truncated, or its header is wrong: {header.num_words:,} words of "
-                       f"{header.vector_size:,} numbers take more than its {len(data):,} bytes")  # fmt: skip
+        raise UserError(f"{path} is truncated, or its header is wrong: {header.num_words:,} vectors "
+                       f"of size {header.vector_size:,} take more than its {len(data):,} bytes")  # fmt: skip
     matrix = np.empty((header.num_words, header.vector_size), np.float32)
     for row in range(header.num_words):
         word, values_at = _read_word(path, data, offset, row)
         if values_at + row_bytes > len(data):
-            raise UserError(f"{path} ends at byte {len(data):,}, inside the vector of {word!r} (number {row + 1:,} of "
-                           f"{header.num_words:,})")  # fmt: skip
+            raise UserError(f"{path} is truncated: it ends at byte {len(data):,}, in the vector of {word!r} "
+                           f"({row + 1:,} of {header.num_words:,})")  # fmt: skip
         matrix[row] = np.frombuffer(data[values_at : values_at + row_bytes].tobytes(), "<f4")
         words.append(word)
         offset = values_at + row_bytes
@@ -139,8 +139,8 @@ def _read_word(path: Path, data: np.ndarray, offset: int, row: int) -> tuple[str
     raw_word, space, _ = window.partition(b" ")
     word = raw_word.lstrip(b"\n")
     if not space or not word:
-        raise UserError(f"{path}, byte {offset:,}: no word and space before the vector number {row + 1:,}; the file is "
-                       "damaged, or not word2vec's binary format")  # fmt: skip
+        raise UserError(f"{path}, byte {offset:,}: no word before vector {row + 1:,}; the file is damaged, or not in "
+                       "word2vec's binary format")  # fmt: skip
     return decode_word(path, word, f"byte {offset:,}"), offset + len(raw_word) + 1
 
 
@@ -162,17 +162,17 @@ def read_text(path: Path) -> tuple[list[str], Matrix]:
             lines, line_number = (lines[1:], 2) if header else (lines, 1)
             vector_size = header.vector_size if header else len(lines[0].split(b" ")) - 1
             if not 1 <= vector_size <= MAX_VECTOR_SIZE:
-                raise UserError(f"{path}, line 1: {format_excerpt(first_line)} makes vectors of {vector_size:,} "
-                               "numbers; a line is a word and its numbers, parted by spaces")  # fmt: skip
+                raise UserError(f"{path}, line 1: {format_excerpt(first_line)} gives a vector size of "
+                               f"{vector_size:,}; a line must be a word and its values, separated by spaces")  # fmt: skip
         for start in range(0, len(lines), ROWS_PER_BLOCK):
             block_words, block = _parse_lines(path, lines[start : start + ROWS_PER_BLOCK], line_number + start, vector_size)
             words += block_words
             blocks.append(block)
     if not words:
-        raise UserError(f"{path} holds no vectors")
+        raise UserError(f"{path} contains no vectors")
     if header and header.num_words != len(words):
-        raise UserError(f"{path} is truncated, or its first line is wrong: that speaks of {header.num_words:,} words, "
-                       f"and there are {len(words):,}")  # fmt: skip
+        raise UserError(f"{path} is truncated, or its header is wrong: it says {header.num_words:,} words, "
+                       f"but there are {len(words):,}")  # fmt: skip
     return words, np.concatenate(blocks)
 
 
@@ -187,7 +187,7 @@ def _read_numbered_lines(path: Path) -> Iterator[tuple[int, list[bytes]]]:
             yield line_number, [line.rstrip(b"\r ") for line in lines]
             line_number += len(lines)
         if len(partial_line) > MAX_WORD_BYTES + 32 * MAX_VECTOR_SIZE:
-            raise UserError(f"{path}, line {line_number:,} has no end; it is not a text file of vectors")
+            raise UserError(f"{path}, line {line_number:,} is too long; this is not a text file of word vectors")
 
 
 def _parse_lines(path: Path, lines: list[bytes], first_line: int, vector_size: int) -> tuple[list[str], Matrix]:
@@ -202,7 +202,7 @@ def _parse_lines(path: Path, lines: list[bytes], first_line: int, vector_size: i
         for i, line in enumerate(lines):
             _check_line(path, line, first_line + i, vector_size)
         raise UserError(
-            f"{path}, lines {first_line:,} to {first_line + len(lines) - 1:,} are not words with {vector_size} numbers each"
+            f"{path}, lines {first_line:,} to {first_line + len(lines) - 1:,} are not a word and {vector_size} values each"
         )
     return [decode_word(path, word, f"line {first_line + i:,}") for i, (word, _) in enumerate(pairs)], values.reshape(
         -1, vector_size
@@ -233,7 +233,7 @@ def _check_line(path: Path, line: bytes, line_number: int, vector_size: int) -> 
     values = value_text.split(b" ") if value_text else []
     if not word or len(values) != vector_size:
         raise UserError(
-            f"{path}, line {line_number:,}: {format_excerpt(line)} is not a word with {vector_size} numbers "
+            f"{path}, line {line_number:,}: {format_excerpt(line)} is not a word and {vector_size} values "
             f"(it has {len(values)})"
         )
     for value in values:
@@ -241,12 +241,13 @@ def _check_line(path: Path, line: bytes, line_number: int, vector_size: int) -> 
             float(value)
         except ValueError:
             raise UserError(
-                f"{path}, line {line_number:,}: {format_excerpt(value)} is no number, in the vector of {format_excerpt(word)}"
+                f"{path}, line {line_number:,}: {format_excerpt(value)}, in the vector of {format_excerpt(word)}, is not a "
+                "number"
             ) from None
         if value.translate(None, _NUMBER_BYTES):  # nan, inf, 1_000
             raise UserError(
-                f"{path}, line {line_number:,}: {format_excerpt(value)} is no finite number, "
-                f"in the vector of {format_excerpt(word)}"
+                f"{path}, line {line_number:,}: {format_excerpt(value)}, in the vector of {format_excerpt(word)}, "
+                "is not a finite number"
             )
 
 
@@ -261,7 +262,7 @@ def text_rows(vectors: KeyedVectors) -> Iterator[bytes]:
 def _read_npy(path: Path) -> tuple[list[str], Matrix]:
     words_path = path.with_suffix(WORDS_SUFFIX)
     if not words_path.is_file():
-        raise UserError(f"{path} needs its words, one a line, in {words_path}")
+        raise UserError(f"{path} needs a list of its words, one per line, in {words_path}")
     try:
         matrix = np.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
@@ -271,14 +272,14 @@ def _read_npy(path: Path) -> tuple[list[str], Matrix]:
         lines = [line[:-1] for line in lines]
     words = [decode_word(words_path, line, f"line {line_number:,}") for line_number, line in enumerate(lines, 1)]
     if matrix.ndim != 2 or len(matrix) != len(words) or not np.issubdtype(matrix.dtype, np.floating) or not matrix.size:
-        raise UserError(f"{path} holds {matrix.dtype} {list(matrix.shape)}, and {words_path} {len(words):,} words; "
-                       "there is a row of numbers a word")  # fmt: skip
+        raise UserError(f"{path} is {matrix.dtype} {list(matrix.shape)}, and {words_path} has {len(words):,} words; "
+                       "the matrix must be floating-point, with one row per word")  # fmt: skip
     return words, matrix.astype(np.float32)
 
 
 def _write_npy(path: Path, vectors: KeyedVectors) -> None:
     if bad_word := next((word for word in vectors.words if "\n" in word), None):
-        raise UserError(f"the word {bad_word!r} holds a line end; a file of words has one a line")
+        raise UserError(f"the word {bad_word!r} contains a line break, and the list of words has one per line; rename it")
     words = "".join(f"{word}\n" for word in vectors.words).encode()
     _write_files(
         {path: lambda file: np.save(file, vectors.matrix), path.with_suffix(WORDS_SUFFIX): lambda file: file.write(words)}

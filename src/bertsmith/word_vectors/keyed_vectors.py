@@ -34,10 +34,12 @@ class KeyedVectors:
     def __init__(self, words: Sequence[str], matrix: NDArray[Any]) -> None:
         self.words, self.matrix = list(words), np.asarray(matrix, np.float32)
         if self.matrix.ndim != 2 or len(self.matrix) != len(self.words) or not self.matrix.size:
-            raise UserError(f"{len(self.words):,} words do not go with a matrix of {self.matrix.shape}; there is a row a word")
+            raise UserError(
+                f"{len(self.words):,} words do not match a matrix of shape {self.matrix.shape}; give one row per word"
+            )
         if len(self.key_to_index) < len(self.words):
             duplicate = next(word for row, word in enumerate(self.words) if self.key_to_index[word] != row)
-            raise UserError(f"the word {duplicate!r} stands twice; a word has one vector")
+            raise UserError(f"the word {duplicate!r} occurs twice; give one vector per word")
 
     @cached_property
     def key_to_index(self) -> dict[str, int]:
@@ -111,7 +113,7 @@ class KeyedVectors:
 
     def _top_words(self, query: Matrix, excluded_words: Sequence[str], topn: int) -> list[tuple[str, float]]:
         if topn < 1:
-            raise UserError(f"the {topn} nearest are none; ask for one or more")
+            raise UserError(f"topn={topn} must be at least 1")
         scores = (self.unit_matrix @ query[0]).astype(np.float64)
         scores[[row for word in excluded_words if (row := self.get_index(word)) is not None]] = -np.inf
         best = np.argsort(-scores, kind="stable")[:topn]

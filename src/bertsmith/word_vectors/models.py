@@ -81,7 +81,7 @@ def load_vectors(path: Path) -> KeyedVectors:
         verify_manifest(path)
     weights = checkpoint.load_weights(path)
     if TOKEN_TABLE not in weights:
-        raise UserError(f"{path} spells its words, and has no table of vectors to look them up in")
+        raise UserError(f"{path} computes its embeddings from characters, and has no table of word vectors")
     tokenizer = Tokenizer.load(path / "tokenizer.json")
     vectors = vectors_from_table(tokenizer, weights[TOKEN_TABLE].float().numpy())
     if NGRAM_TABLE not in weights:
@@ -96,24 +96,22 @@ def load_vectors(path: Path) -> KeyedVectors:
 def init_embeddings(model: Model, tokenizer: Tokenizer, vectors: KeyedVectors, console: Console) -> int:
     """Initializes token embeddings with pre-trained vectors; returns the number of words with a nonzero vector.
 
-    Other rows keep their random initialization, scaled to the standard deviation of the vectors. Words are looked up as the
-    tokenizer spells them.
+    Other rows keep their random initialization, scaled to the standard deviation of the vectors. Words are looked up as in
+    the tokenizer's vocabulary.
     """
     table = model.encoder.word_embeddings
     if table is None or table.weight.shape[1] != vectors.vector_size:
-        problem = "no table of words" if table is None else f"a table of {table.weight.shape[1]} numbers a word"
-        raise UserError(f"vectors of {vectors.vector_size} numbers do not fit a model with {problem}; set model.embedding_size="
+        problem = "without token embeddings" if table is None else f"with token embeddings of size {table.weight.shape[1]}"
+        raise UserError(f"vectors of size {vectors.vector_size} do not fit a model {problem}; set model.embedding_size="
                        f"{vectors.vector_size}")  # fmt: skip
     token_ids = whole_words(tokenizer)
     rows = {token_id: vectors.key_to_index[word] for word, token_id in token_ids.items() if word in vectors.key_to_index}
     covered = {token_id: row for token_id, row in rows.items() if vectors.is_nonzero[row]}
     if not covered:
-        raise UserError("no word of the tokenizer has a vector; are both of one language, and both with or without capitals?")
+        raise UserError("no word of the tokenizer has a vector; check that language and case match")
     initial = torch.from_numpy(vectors.matrix[list(covered.values())])
     with torch.no_grad():
         table.weight *= float(initial.std(correction=0)) / model.config.encoder.initializer_range
         table.weight[list(covered)] = initial
-    console.info(
-        f"vectors: {len(covered):,} of {len(token_ids):,} words begin with theirs ({len(covered) / len(token_ids):.1%})"
-    )
+    console.info(f"vectors: initialized {len(covered):,} of {len(token_ids):,} words ({len(covered) / len(token_ids):.1%})")
     return len(covered)

@@ -1,4 +1,4 @@
-"""The queries of `bertsmith vectors`: nearest neighbours, analogies, and benchmark scores."""
+"""Word queries of `bertsmith embed`: nearest neighbours, analogies and benchmark scores."""
 
 import sys
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ def run_queries(
     topn: int, case_insensitive: bool, console: Console,
 ) -> dict[str, Any]:  # fmt: skip
     """Results of the requested queries; neighbours and analogies are also printed to stdout, one JSON object per line."""
-    result: dict[str, Any] = {"words": len(vectors), "width": vectors.vector_size}
+    result: dict[str, Any] = {"words": len(vectors), "vector_size": vectors.vector_size}
     if analogy and len(analogy) != 3:
-        raise UserError(f'analogy={list(analogy)} is not three words: \'["man", "king", "woman"]\'')
+        raise UserError(f'analogy={list(analogy)} must be three words, such as \'["man", "king", "woman"]\'')
     if word is not None:
         result["neighbours"] = _print_words(vectors.most_similar(word, topn))
     if analogy:
@@ -51,7 +51,7 @@ def _report_similarity(
         (Path(path).name, f"{score['spearman']:.4f}", f"{score['pairs']:,}", f"{score['coverage']:.1%}")
         for path, score in scores.items()
     ]
-    console.print_table("likeness of pairs", [("", "Spearman", "pairs", "covered"), *rows])
+    console.print_table("word similarity", [("", "Spearman", "pairs", "covered"), *rows])
     return scores
 
 
@@ -66,7 +66,7 @@ def _report_analogies(scores: AnalogyScores, path: Path, console: Console) -> di
         )
         for section in sections
     ]
-    console.print_table(f"analogies: {path.name}", [("", "right", "known", "asked"), *rows])
+    console.print_table(f"analogies: {path.name}", [("", "accuracy", "covered", "questions"), *rows])
     section_results = {
         section.name: {"accuracy": section.accuracy if section.num_covered else None, **_section_counts(section)}
         for section in scores.sections
@@ -81,4 +81,4 @@ def _report_analogies(scores: AnalogyScores, path: Path, console: Console) -> di
 
 
 def _section_counts(section: Any) -> dict[str, int]:
-    return {"asked": section.num_questions, "known": section.num_covered, "right": section.num_correct}
+    return {"questions": section.num_questions, "covered": section.num_covered, "correct": section.num_correct}

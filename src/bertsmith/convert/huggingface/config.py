@@ -40,13 +40,13 @@ OPTIONAL_KEYS = (
 def detect_family(config: dict[str, Any], source: str) -> Family:
     """Family of a config.json by `model_type`; without it, as in Google's files, BERT."""
     if not isinstance(config, dict):
-        raise UserError(f"{source} holds no settings, but {type(config).__name__}")
+        raise UserError(f"{source} is not a JSON object, but a {type(config).__name__}")
     model_type = str(config.get("model_type", "bert"))
     if model_type not in FAMILIES:
-        raise UserError(f"{source} is of a {model_type!r}, which is not supported; supported: {', '.join(FAMILIES)}")
+        raise UserError(f"{source} has model_type = {model_type!r}, which is not supported; supported: {', '.join(FAMILIES)}")
     for name, allowed in SUPPORTED_VALUES.items():
         if config.get(name, allowed[0]) not in allowed:
-            raise UserError(f"{source} has {name} = {config[name]!r}; this model has only {allowed[0]!r}")
+            raise UserError(f"{source} has {name} = {config[name]!r}, which is not supported; it must be {allowed[0]!r}")
     return FAMILIES[model_type]
 
 
@@ -57,7 +57,8 @@ def get_position_offset(family: Family, config: dict[str, Any], source: str) -> 
     pad = config.get("pad_token_id", 1)
     if not isinstance(pad, int) or not 0 <= pad < 1 << 16:
         raise UserError(
-            f"{source} has pad_token_id = {pad!r}; it must be a number: positions of a {family.model_type} start after it"
+            f"{source} has pad_token_id = {pad!r}; it must be an integer from 0: positions of {family.model_type} start "
+            "after it"
         )
     return pad + 1
 
@@ -71,7 +72,7 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
         elif name == "feedforward.intermediate_size" and family.default_intermediate_4x:
             continue
         elif name not in OPTIONAL_KEYS:
-            raise UserError(f"{source} has no {hf_key}; it is not a complete config.json of a {family.model_type}")
+            raise UserError(f"{source} has no {hf_key}; it is not a complete config.json of {family.model_type}")
     if isinstance(values["max_position_embeddings"], int):
         values["max_position_embeddings"] -= get_position_offset(family, config, source)
     values |= _map_activation(family, values, source)
@@ -84,7 +85,9 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
     try:
         return canonicalize(from_dict(EncoderConfig, nest(values), source))
     except RecipeError as error:
-        renamed = [f"{ours} is their {key}" for ours, key in family.config_keys.items() if ours in str(error) and ours != key]
+        renamed = [
+            f"{ours} is called {key} there" for ours, key in family.config_keys.items() if ours in str(error) and ours != key
+        ]
         raise UserError(f"{error}" + (f" ({', '.join(renamed)})" if renamed else "")) from None
 
 
@@ -106,12 +109,13 @@ def config_to_hf(
     """The config.json of an encoder; an error if it would not read back as the same encoder."""
     values = flatten(to_dict(canonicalize(encoder)))
     if not isinstance(encoder.mixer, Longformer if family.windowed_attention else Attention):
-        raise UserError(f"Hugging Face's {family.model_type} has no mixer={values['mixer.kind']}; keep such a model in "
-                       "bertsmith's own format")  # fmt: skip
+        raise UserError(f"transformers' {family.model_type} does not support mixer={values['mixer.kind']}; this model can "
+                        "only be "
+                       "stored as a bertsmith checkpoint")  # fmt: skip
     if encoder.feedforward is None or (unknown := [key for key in family.config_keys if key not in values]):
         missing = "feedforward" if encoder.feedforward is None else unknown[0]
-        raise UserError(f"this model has no {missing}, as every {family.model_type} of Hugging Face does; it stays in "
-                       "bertsmith's own format")  # fmt: skip
+        raise UserError(f"transformers' {family.model_type} requires {missing}, which this model does not have; it can only be "
+                       "stored as a bertsmith checkpoint")  # fmt: skip
     hf_values = {name: values[key] for key, name in family.config_keys.items()}
     activation_names = HF_ACTIVATIONS | {ours: hf_name for hf_name, ours in family.activation_names.items()}
     hf_values[family.config_keys["feedforward.hidden_act"]] = activation_names[encoder.feedforward.hidden_act]
@@ -139,8 +143,8 @@ def config_to_hf(
     relevant = {name: value for name, value in values.items() if name != "pooler_act" or architecture.pooler_module}
     if lost := [f"{name} = {value!r}" for name, value in relevant.items() if read_back.get(name) != value]:
         raise UserError(
-            f"Hugging Face's {family.model_type} cannot represent {', '.join(lost)}; "
-            "keep such a model in bertsmith's own format"
+            f"transformers' {family.model_type} cannot represent {', '.join(lost)}; "
+            "this model can only be stored as a bertsmith checkpoint"
         )
     return config
 
@@ -148,8 +152,9 @@ def config_to_hf(
 def check_head_activation(family: Family, encoder: EncoderConfig, heads: tuple[str, ...], source: str) -> None:
     """Raise if the family's MLM head has a fixed activation other than the model's."""
     if family.erf_mlm_head and LM_HEAD in heads and encoder.head_activation != "gelu":
-        raise UserError(f"{source}: the blocks have {encoder.head_activation}, but a {family.model_type}'s head over the words "
-                       "has GELU by erf; this model has one for both")  # fmt: skip
+        raise UserError(f"{source}: the layers use {encoder.head_activation}, but the MLM head of {family.model_type} uses "
+                        "GELU "
+                       "(erf); different activations for layers and head are not supported")  # fmt: skip
 
 
 def get_family(model_type: str | None) -> Family:
@@ -181,7 +186,7 @@ def longformer_mixer_values(config: dict[str, Any], num_layers: Any, num_heads: 
     """Our keys for Longformer's attention: the window of each layer (both sides together); a dilation is for all its heads."""
     windows = _per_layer(config.get(ATTENTION_WINDOW, 512), num_layers, ATTENTION_WINDOW, source)
     if bad_window := next((window for window in windows if window % 2 or window < 2), None):
-        raise UserError(f"{source} has {ATTENTION_WINDOW} = {bad_window}, which is not even")
+        raise UserError(f"{source} has {ATTENTION_WINDOW} = {bad_window}; it must be even")
     dilations = _per_layer(config.get(ATTENTION_DILATION, 1), num_layers, ATTENTION_DILATION, source)
     dilated = [dilation for dilation in dilations if dilation > 1]
     if len(set(dilated)) > 1 or dilations[len(dilations) - len(dilated) :] != dilated:
@@ -210,7 +215,9 @@ def _per_layer(value: Any, num_layers: Any, name: str, source: str) -> list[int]
     """One integer per layer, from an integer or a list."""
     numbers = [value] * num_layers if isinstance(value, int) and isinstance(num_layers, int) else value
     if not isinstance(numbers, list) or len(numbers) != num_layers or not all(isinstance(number, int) for number in numbers):
-        raise UserError(f"{source} has {name} = {value!r}, not a number or one for each of its {num_layers} layers")
+        raise UserError(
+            f"{source} has {name} = {value!r}, which is neither a number nor a list of {num_layers} numbers, one per layer"
+        )
     return numbers
 
 

@@ -89,24 +89,27 @@ def select_architecture(family: Family, model: Model, task: TaskConfig | None) -
     """The family's transformers class with the heads of the model."""
     heads = tuple(sorted(model.config.heads))
     if model.decoder is not None or isinstance(task, Seq2Seq):
-        raise UserError(f"this model answers texts by texts, which Hugging Face's {family.model_type} does not; it stays in "
-                       "bertsmith's own format")  # fmt: skip
+        raise UserError(f"this is a sequence-to-sequence model, which transformers' {family.model_type} does not support; "
+                        "it can only "
+                       "be stored as a bertsmith checkpoint")  # fmt: skip
     if heads == ("task",) and task is None:
-        raise UserError("this model's head `task` has no task in its folder's config.json, to define its outputs")
+        raise UserError(
+            "this model has a head `task`, but its config.json has no task that defines the labels; fine-tune it again"
+        )
     architecture = family.find_architecture(heads, HEAD_TYPES.get(type(task)) if heads else None)
     if architecture is None:
         known = sorted({head for architecture in family.architectures for head in architecture.heads})
         task_text = f" for {task.__struct_config__.tag}" if task is not None else ""
-        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; Hugging Face's {family.model_type} "
-                       f"supports {', '.join(known)}, and not every combination of them")  # fmt: skip
+        raise UserError(f"this model has the heads {', '.join(heads)}{task_text}; transformers' {family.model_type} "
+                       f"supports {', '.join(known)}, but not all combinations of them")  # fmt: skip
     for name, head in model.config.heads.items():
         if name in PAIR_HEADS and head != PooledHeadConfig(labels=2):
-            raise UserError("this model's head `next` has other than two labels, which Hugging Face's has not")
+            raise UserError(f"the head `{name}` must have two labels, as in transformers")
         if name == LM_HEAD and head != mlm_head_config(family):
-            raise UserError(f"this model's head over the words is not as that of Hugging Face's {family.model_type}; it "
-                           "stays in bertsmith's own format")  # fmt: skip
+            raise UserError(f"the language-model head differs from that of transformers' {family.model_type}; this model can "
+                           "only be stored as a bertsmith checkpoint")  # fmt: skip
         if name == "task" and not isinstance(head, SequenceHeadConfig | TokenHeadConfig):
-            raise UserError(f"this model's head `task` is of the kind {head.__struct_config__.tag}, which Hugging Face has not")
+            raise UserError(f"the head `task` is of kind {head.__struct_config__.tag}, which transformers does not have")
     return architecture
 
 
@@ -117,7 +120,7 @@ def verify_roundtrip(folder: Path, model: Model, architecture: Architecture) -> 
     for name, weight in state_dict.items():
         is_omitted = name.startswith("encoder.pooler.") and not architecture.pooler_module
         if not is_omitted and not torch.equal(weight, read_back[name]):
-            raise UserError(f"{folder}: {name} changed in the round trip; nothing is written")
+            raise UserError(f"{folder}: {name} changed in the round trip; nothing was written")
 
 
 def read_record(folder: Path) -> CheckpointRecord:

@@ -28,7 +28,7 @@ def download(repo_id: str, quiet: bool = False) -> Path:
         names = [file.rfilename for file in hub.HfApi(endpoint=endpoint).model_info(repo_id).siblings or ()]
         needed = _select_files(names)
         if "config.json" not in needed:
-            raise UserError(f"{repo_id} at {endpoint} holds no config.json; it is not a model that transformers can load")
+            raise UserError(f"{repo_id} at {endpoint} contains no config.json; it is not a model that transformers can load")
         with _progress_bars(hub, quiet):
             return Path(hub.snapshot_download(repo_id, allow_patterns=needed, endpoint=endpoint))
     except errors.GatedRepoError:

@@ -29,7 +29,7 @@ class ConvertedModel:
     model: Model
     task: TaskConfig | None  # of the head `task`
     unexpected_keys: list[str]  # tensors of heads that our model does not have
-    missing_keys: list[str]  # our tensors that the source lacks, newly initialised
+    missing_keys: list[str]  # our tensors that the source lacks, randomly initialized
     extra_tensors: dict[str, Tensor] = field(default_factory=dict)  # not used by our model; kept for export
 
 
@@ -82,7 +82,7 @@ def convert_to_hf(
         encoder.embedding_size is not None,
     )
     if unmapped := sorted(weights.keys() - name_map.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
-        raise UserError(f"Hugging Face's {architecture.name} has no parameters for {_format_names(unmapped)}")
+        raise UserError(f"transformers' {architecture.name} has no parameters for {_format_names(unmapped)}")
     prefix = family.prefix if not architecture.heads else ""
     parts = {our_name: weights[our_name].chunk(len(names)) for our_name, names in name_map.items()}
     return {
@@ -109,7 +109,7 @@ def _normalize_names(family: Family, tensors: dict[str, Tensor], source: str) ->
         if (name := normalize_name(family, old_name)) is None:
             continue
         if name in normalized:
-            raise UserError(f"{source} holds {name} twice, once as {old_name}; remove one of them")
+            raise UserError(f"{source} contains {name} twice, once as {old_name}; remove one of them")
         normalized[name] = tensor
     return normalized
 
@@ -122,7 +122,7 @@ def _drop_tied_copies(family: Family, tensors: dict[str, Tensor], source: str) -
             continue
         tensor = tensors.pop(copy)
         if not torch.equal(tensors.setdefault(original, tensor), tensor):
-            raise UserError(f"{source}: {copy} is not {original}, but has other values; this model ties the two")
+            raise UserError(f"{source}: {copy} and {original} have different values, but bertsmith ties them")
     return tensors
 
 
@@ -136,8 +136,8 @@ def _detect_architecture(
     if architecture:
         score = tensors.get(f"{architecture.score_module}.weight")
         if score is None:
-            raise UserError(f"{source} holds no {architecture.score_module}.weight, although its config.json says "
-                           f"{architecture.name}; correct `architectures` there")  # fmt: skip
+            raise UserError(f"{source} has no {architecture.score_module}.weight, but `architectures` in its config.json says "
+                           f"{architecture.name}; correct config.json")  # fmt: skip
         if task := task_from_hf(architecture, config, len(score), source):
             return architecture, task
     if family.bare_lm_head:
@@ -158,9 +158,7 @@ def _find_unexpected_keys(family: Family, names: Iterable[str], source: str) -> 
     """Names that were not mapped; an error for those of the encoder, except an unused pooler."""
     names, unused_pooler = sorted(names), (f"{family.pooler_module}.weight", f"{family.pooler_module}.bias")
     if in_encoder := [name for name in names if name.startswith(family.prefix) and name not in unused_pooler]:
-        raise UserError(
-            f"{source} holds parts of an encoder that this model has no parameters for: {_format_names(in_encoder)}"
-        )
+        raise UserError(f"{source} has encoder weights that bertsmith does not support: {_format_names(in_encoder)}")
     return names
 
 
@@ -173,7 +171,7 @@ def _check_num_blocks(family: Family, encoder: EncoderConfig, tensors: Iterable[
     num_blocks = len({name.removeprefix(block_prefix).split(".")[0] for name in tensors if name.startswith(block_prefix)})
     if num_blocks != expected:
         key = family.config_keys["num_hidden_layers" if encoder.num_hidden_groups is None else "num_hidden_groups"]
-        raise UserError(f"{source} holds {num_blocks:,} blocks, but its config.json says {key} = {expected:,}")
+        raise UserError(f"{source} has the weights of {num_blocks:,} layers, but its config.json says {key} = {expected:,}")
 
 
 def _build_on_meta(config: ModelConfig, source: str) -> Model:
@@ -182,13 +180,13 @@ def _build_on_meta(config: ModelConfig, source: str) -> Model:
         with torch.device("meta"):
             return Model(config)
     except RuntimeError as error:  # impossible sizes
-        raise UserError(f"{source}: the model its config.json describes cannot be built: {error}") from None
+        raise UserError(f"{source}: the model described by config.json cannot be built: {error}") from None
 
 
 def _read_vocab_size(config: dict[str, Any], source: str) -> int:
     size = config.get("vocab_size")
     if not isinstance(size, int) or not 0 < size < 1 << 31:
-        raise UserError(f"{source}: config.json has vocab_size = {size!r}, not a number of words")
+        raise UserError(f"{source}: config.json has vocab_size = {size!r}; it must be a positive integer")
     return size
 
 
@@ -213,9 +211,7 @@ def _check_nothing_missing(names: Iterable[str], source: str) -> None:
 
 def _to_float32(name: str, tensor: Tensor, source: str) -> Tensor:
     if not tensor.is_floating_point():
-        raise UserError(
-            f"{source}: {name} holds {tensor.dtype}, not floating-point numbers; a quantized model cannot be imported"
-        )
+        raise UserError(f"{source}: {name} has dtype {tensor.dtype}; quantized models cannot be imported")
     return tensor.to(torch.float32)
 
 
@@ -248,7 +244,9 @@ def _check_shapes(model: Model, weights: dict[str, Tensor], name_map: NameMap, s
     for name, param in model.state_dict().items():
         if weights[name].shape != param.shape:
             hf_names = " + ".join(name_map.get(name, (name,)))
-            raise UserError(f"{source}: {hf_names} is {list(weights[name].shape)}, but by its config.json {list(param.shape)}")
+            raise UserError(
+                f"{source}: {hf_names} has shape {list(weights[name].shape)}, but config.json implies {list(param.shape)}"
+            )
 
 
 def _format_names(names: list[str], limit: int = 8) -> str:

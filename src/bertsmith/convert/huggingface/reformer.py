@@ -54,9 +54,7 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
         raise UserError(f"{source} lacks tensors that its config.json requires: {', '.join(missing[:8])}")
     unexpected = sorted(tensors.keys() - {name for names in name_map.values() for name in names})
     if in_encoder := [name for name in unexpected if name.startswith(("embeddings.", "encoder."))]:
-        raise UserError(
-            f"{source} holds parts of an encoder that this model has no parameters for: {', '.join(in_encoder[:8])}"
-        )
+        raise UserError(f"{source} has encoder weights that bertsmith does not support: {', '.join(in_encoder[:8])}")
     heads: dict[str, HeadConfig] = {LM_HEAD: LMHeadConfig(transform=False, tied=False)} if LM_HEAD_WEIGHT in tensors else {}
     model = Model(
         ModelConfig(encoder=encoder, vocab_size=len(tensors["embeddings.word_embeddings.weight"]), heads=heads), False
@@ -65,8 +63,8 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial_position_embeddings." in ours}
     for name, param in model.state_dict().items():
         if weights[name].shape != param.shape:
-            raise UserError(f"{source}: {' + '.join(name_map[name])} is {list(weights[name].shape)}, but by its config.json "
-                           f"{list(param.shape)}")  # fmt: skip
+            raise UserError(f"{source}: {' + '.join(name_map[name])} has shape {list(weights[name].shape)}, but config.json "
+                           f"implies {list(param.shape)}")  # fmt: skip
     model.load_state_dict(weights)
     return ConvertedModel(model.eval(), None, unexpected, []), [folder / "config.json", *files]
 
@@ -97,7 +95,7 @@ def check_parity(model: Model, folder: Path) -> dict[str, float]:
         for output, (ours, theirs) in pairs.items():
             differences[output] = max(differences.get(output, 0.0), float((ours - theirs).abs().max()))
     if too_large := {output: value for output, value in differences.items() if not value < TOLERANCE}:
-        raise UserError(f"{folder}: transformers' {name} gives different outputs, by {too_large}; nothing is written")
+        raise UserError(f"{folder}: transformers' {name} gives different outputs ({too_large}); nothing was written")
     return differences
 
 
@@ -130,7 +128,9 @@ def _build_encoder_config(config: dict[str, Any], source: str) -> EncoderConfig:
             "mixer": _mixer_values(config, layers, max_length),
         }  # fmt: skip
     except (KeyError, TypeError) as error:
-        raise UserError(f"{source}: config.json is not that of a whole Reformer that this model can be: {error}") from None
+        raise UserError(
+            f"{source}: config.json is incomplete, or describes a Reformer that bertsmith does not support: {error}"
+        ) from None
     try:
         return from_dict(EncoderConfig, values, source)
     except RecipeError as error:

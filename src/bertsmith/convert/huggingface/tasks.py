@@ -71,8 +71,8 @@ def _read_labels(config: dict[str, Any], num_outputs: int, source: str) -> tuple
     try:
         labels = tuple(str(label) for _, label in sorted((int(number), label) for number, label in names.items()))
     except (AttributeError, TypeError, ValueError):
-        raise UserError(f"{source}: id2label in its config.json is not a table from numbers to labels") from None
+        raise UserError(f"{source}: id2label in config.json must map numbers to labels") from None
     if len(labels) != num_outputs or len(set(labels)) != num_outputs:
-        raise UserError(f"{source}: its head gives {num_outputs} scores, but id2label in its config.json names "
-                       f"{len(set(labels))} different labels; correct it there")  # fmt: skip
+        raise UserError(f"{source}: the head has {num_outputs} outputs, but id2label in config.json names "
+                       f"{len(set(labels))} different labels; correct config.json")  # fmt: skip
     return labels

@@ -29,7 +29,7 @@ def read_tokenizer(folder: Path, tokenizer_path: Path | None, lowercase: bool | 
         return _load_vocab_txt(folder / "vocab.txt", lowercase)
     if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
         return _load_bpe(folder)
-    raise UserError(f"{folder} holds no tokenizer.json and no vocab.txt; give one with tokenizer=FILE")
+    raise UserError(f"{folder} contains no tokenizer.json or vocab.txt; set tokenizer=FILE")
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, type_vocab_size: int, is_causal: bool = False) -> None:
@@ -57,7 +57,9 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, type_vo
 
 def _load_tokenizer_json(path: Path, lowercase: bool | None) -> Tokenizer:
     if lowercase is not None:
-        raise UserError(f"lowercase={str(lowercase).lower()} is for a vocab.txt; {path} says itself what it does with case")
+        raise UserError(
+            f"lowercase={str(lowercase).lower()} applies to a vocab.txt only, and {path} has its own setting; leave it out"
+        )
     return Tokenizer.load(path)
 
 
@@ -96,7 +98,7 @@ def _load_bpe(folder: Path) -> Tokenizer:
         if has_word_ends:
             backend = Rust(models.BPE.from_file(*files, unk_token="<unk>", end_of_word_suffix=END_OF_WORD_SUFFIX))
     except Exception as error:  # the library raises bare Exception
-        raise UserError(f"{files[0]} and merges.txt are no tokenizer of merged pieces: {error}") from None
+        raise UserError(f"{files[0]} and merges.txt are not a valid BPE tokenizer: {error}") from None
     if has_word_ends:
         backend.normalizer, backend.pre_tokenizer = (
             normalizers.BertNormalizer(lowercase=True),

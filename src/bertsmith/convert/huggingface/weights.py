@@ -29,9 +29,9 @@ def find_weight_files(folder: Path) -> list[Path]:
             (framework_name for name, framework_name in UNSUPPORTED_FILES.items() if (folder / name).exists()), None
         )
         problem = (
-            f"only weights for {framework}; save it again with transformers' save_pretrained" if framework else "no weights"
+            f"only {framework} weights; save the model again with transformers' save_pretrained" if framework else "no weights"
         )
-        raise UserError(f"{folder} holds {problem}; looked for {', '.join(WEIGHT_FILES)}")
+        raise UserError(f"{folder} contains {problem} (expected one of {', '.join(WEIGHT_FILES)})")
     return _list_shards(folder, weights_file) if weights_file.endswith(".json") else [folder / weights_file]
 
 
@@ -99,10 +99,10 @@ def _list_shards(folder: Path, index: str) -> list[Path]:
         raise UserError(f"{folder / index} has no weight_map from tensors to files")
     for name in names.values():
         if not isinstance(name, str) or Path(name).name != name or Path(name).suffix not in (".safetensors", ".bin"):
-            raise UserError(f"{folder / index} names {name!r}, which is not a weights file in its folder")
+            raise UserError(f"{folder / index} lists {name!r}, which is not a weights file in the same folder")
     files = [folder / name for name in sorted(set(names.values()))]
     if missing := [file.name for file in files if not file.exists()]:
-        raise UserError(f"{folder} lacks {', '.join(missing)}, which {index} names; download it again")
+        raise UserError(f"{folder} lacks {', '.join(missing)}, listed in {index}; download it again")
     return files
 
 
@@ -112,10 +112,10 @@ def _load_pickle(file: Path) -> dict[str, Tensor]:
         state_dict: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle may raise any exception
         cause = str(error).strip().split("\n")[0][:200]
-        raise UserError(f"{file} cannot be read as tensors alone: {cause}; save it again as safetensors, with transformers' "
+        raise UserError(f"{file} cannot be loaded with weights_only=True: {cause}; save it as safetensors, with transformers' "
                        "save_pretrained") from None  # fmt: skip
     if not isinstance(state_dict, dict) or not all(
         isinstance(name, str) and isinstance(t, Tensor) for name, t in state_dict.items()
     ):
-        raise UserError(f"{file} holds more than tensors by name; save the model's state_dict alone")
+        raise UserError(f"{file} is not a state_dict, which contains only tensors; save model.state_dict()")
     return state_dict

@@ -29,7 +29,8 @@ def find_prefix(source: Path) -> Path | None:
     index_files = sorted(source.glob("*.index")) if source.is_dir() else []
     if len(index_files) > 1:
         raise UserError(
-            f"{source} holds several checkpoints: {', '.join(path.stem for path in index_files)}; give one: {index_files[-1]}"
+            f"{source} contains several checkpoints: {', '.join(path.stem for path in index_files)}; give one: "
+            f"{index_files[-1]}"
         )
     return index_files[0].with_suffix("") if index_files else None
 
@@ -38,7 +39,7 @@ def read(prefix: Path, attention_dropout: float = 0.0) -> tuple[Family, Converte
     """The converted model, with the given attention dropout, and the files it was read from."""
     config = next((prefix.with_name(name) for name in CONFIG_FILES if prefix.with_name(name).exists()), None)
     if config is None:
-        raise UserError(f"there is no {CONFIG_FILES[0]} beside {prefix}.index, with the model's config")
+        raise UserError(f"there is no {CONFIG_FILES[0]} next to {prefix}.index; copy it there")
     bundle, settings = Bundle(prefix), read_json(config)
     family = detect_family(settings, str(config))
     settings[family.config_keys["mixer.attention_dropout"]] = attention_dropout
@@ -53,7 +54,9 @@ def read_weights(bundle: Bundle) -> dict[str, Tensor]:
     """All tensors except the optimizer's, under Hugging Face's names; dense kernels are transposed."""
     if "_CHECKPOINTABLE_OBJECT_GRAPH" in bundle.entries:
         raise UserError(
-            f"{bundle.index_path} is of Keras objects, not of Google's BERT by its names; save it with transformers first"
+            f"{bundle.index_path} is an object-based (Keras) checkpoint, not a name-based one as Google's BERT; convert it "
+            "to a "
+            "Hugging Face folder first"
         )
     weights: dict[str, Tensor] = {}
     for tf_name in bundle.entries:
@@ -61,9 +64,7 @@ def read_weights(bundle: Bundle) -> dict[str, Tensor]:
             continue
         array = bundle.read_tensor(tf_name)
         if not np.issubdtype(array.dtype, np.floating):
-            raise UserError(
-                f"{tf_name} in {bundle.index_path} holds {array.dtype}, not floating-point numbers; a model's weights are"
-            )
+            raise UserError(f"{tf_name} in {bundle.index_path} has dtype {array.dtype}; weights must be floating-point")
         array = array.astype(np.float32, order="C")
         weights[name] = torch.from_numpy(np.ascontiguousarray(array.T) if tf_name.endswith("/kernel") else array)
     return weights

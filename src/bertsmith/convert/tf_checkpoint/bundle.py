@@ -40,9 +40,7 @@ class Bundle:
             self.num_shards = _parse_num_shards(raw_entries.pop(b"", b""))
             self.entries = {key.decode(): _parse_entry(value) for key, value in raw_entries.items()}
         except FileNotFoundError:
-            raise UserError(
-                f"there is no {self.index_path}; a TensorFlow checkpoint is named by what comes before .index"
-            ) from None
+            raise UserError(f"there is no {self.index_path}; give the path of a TensorFlow checkpoint without .index") from None
         except (FormatError, UnicodeDecodeError) as error:
             raise UserError(f"{self.index_path} cannot be read: {error}; copy or download it again") from None
 
@@ -65,27 +63,29 @@ class Bundle:
 
     def _check_entry(self, name: str, entry: TensorEntry) -> None:
         if entry.is_sliced:
-            raise UserError(f"{name} in {self.index_path} is stored in slices, as one trained on parameter servers is; save it "
-                           "again unpartitioned")  # fmt: skip
+            raise UserError(f"{name} in {self.index_path} is stored in slices (a partitioned variable), which is not "
+                           "supported; save the checkpoint without partitioning")  # fmt: skip
         if entry.dtype not in DTYPES:
-            content = "text" if entry.dtype == STRING else f"type {entry.dtype}"
-            raise UserError(f"{name} in {self.index_path} holds {content}, not numbers of a kind known here")
+            dtype = "string" if entry.dtype == STRING else entry.dtype
+            raise UserError(f"{name} in {self.index_path} has the dtype {dtype}, which is not supported")
         needed = prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize
         if needed != entry.size:
-            raise UserError(f"{name} in {self.index_path} has the shape {list(entry.shape)}, {needed:,} bytes, but is said to "
-                           f"take {entry.size:,}; the index is damaged: copy or download it again")  # fmt: skip
+            raise UserError(f"{name} in {self.index_path} has shape {list(entry.shape)}, {needed:,} bytes, but its entry says "
+                           f"{entry.size:,} bytes; the index is damaged: copy or download it again")  # fmt: skip
 
     def _read_bytes(self, name: str, entry: TensorEntry) -> bytes:
         path = self._shard_path(entry)
         try:
             if (size := path.stat().st_size) < entry.offset + entry.size:
-                raise UserError(f"{path} is truncated: {name} ends at byte {entry.offset + entry.size:,}, the file at "
-                               f"{size:,}; copy or download it again")  # fmt: skip
+                raise UserError(f"{path} is truncated: {name} ends at byte {entry.offset + entry.size:,}, but the file has "
+                               f"{size:,} bytes; copy or download it again")  # fmt: skip
             with path.open("rb") as file:
                 file.seek(entry.offset)
                 return file.read(entry.size)
         except FileNotFoundError:
-            raise UserError(f"{path} is missing, though {self.index_path} says that {name} lies in it") from None
+            raise UserError(
+                f"{path} is missing, but {self.index_path} lists it for {name}; copy or download it again"
+            ) from None
 
     def _shard_path(self, entry: TensorEntry) -> Path:
         return self.prefix.with_name(f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.num_shards:05d}")
@@ -95,9 +95,9 @@ def _parse_num_shards(header: bytes) -> int:
     """Number of .data shards, from the header (the entry with an empty key, BundleHeaderProto)."""
     fields = read_int_fields(header)
     if fields.get(2):
-        raise FormatError("its numbers are big-endian")
+        raise FormatError("big-endian checkpoints are not supported")
     if not 0 < fields.get(1, 0) <= 99_999:
-        raise FormatError(f"it names {fields.get(1, 0):,} files of data")
+        raise FormatError(f"its header says {fields.get(1, 0):,} data files")
     return fields[1]
 
 
@@ -110,9 +110,9 @@ def _parse_entry(value: bytes) -> TensorEntry:
         if number == 2 and isinstance(part, bytes)
     )
     if read_int_fields(shape).get(3) or any(size < 0 for size in dims):
-        raise FormatError(f"a tensor has no definite shape: {list(dims)}")
+        raise FormatError(f"a tensor has an unknown shape: {list(dims)}")
     shard, offset, size = (fields.get(number, 0) for number in (3, 4, 5))
     if max(offset, size, *dims, 0) >= 1 << 62 or shard > 99_999 or len(dims) > 32:
-        raise FormatError(f"a tensor has an impossible place: file {shard}, byte {offset}, {size} bytes, {len(dims)} axes")
+        raise FormatError(f"a tensor has an invalid location: file {shard}, byte {offset}, {size} bytes, {len(dims)} axes")
     is_sliced = any(number == 7 for number, _ in read_fields(value))
     return TensorEntry(fields.get(1, 0), dims, shard, offset, size, fields.get(6, 0), is_sliced)

@@ -28,7 +28,7 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, pos
-    raise FormatError(f"no number at byte {pos:,}")
+    raise FormatError(f"no varint at byte {pos:,}")
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -46,7 +46,7 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif wire_type in (FIXED32, FIXED64):
             size = 4 if wire_type == FIXED32 else 8
         else:
-            raise FormatError(f"field {number} is of the unknown wire type {wire_type}")
+            raise FormatError(f"field {number} has the unknown wire type {wire_type}")
         payload = data[pos : pos + size]
         if len(payload) < size:
             raise FormatError(f"field {number} is cut off")
@@ -67,7 +67,7 @@ def to_int64(value: int) -> int:
 def read_entries(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Key-value pairs of a table in key order; the checksum of each block is verified first."""
     if len(data) < FOOTER_SIZE or int.from_bytes(data[-8:], "little") != MAGIC:
-        raise FormatError("it does not end as an index of TensorFlow does (magic number db4775248b80fb57)")
+        raise FormatError("it has no footer of a TensorFlow index (magic number db4775248b80fb57)")
     footer = data[-FOOTER_SIZE:]
     _, pos = _read_handle(footer, 0)  # the metaindex block, which is empty in these tables
     index_handle, _ = _read_handle(footer, pos)
@@ -98,7 +98,7 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
     if int.from_bytes(block[-4:], "little") != mask_crc(crc32c(block[:-4])):
         raise FormatError(f"the block at byte {offset:,} is damaged (its checksum is wrong)")
     if block[size]:
-        raise FormatError(f"the block at byte {offset:,} is compressed (kind {block[size]}), which TensorFlow's own are not")
+        raise FormatError(f"the block at byte {offset:,} is compressed (type {block[size]}), which is not supported")
     return block[:size]
 
 
@@ -107,7 +107,7 @@ def _read_pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     num_restarts = int.from_bytes(block[-4:], "little")
     end = len(block) - 4 - 4 * num_restarts
     if end < 0:
-        raise FormatError(f"a block of {len(block):,} bytes cannot hold {num_restarts:,} restarts")
+        raise FormatError(f"a block of {len(block):,} bytes is too small for {num_restarts:,} restarts")
     pos, key = 0, b""
     while pos < end:
         shared, pos = read_varint(block, pos)

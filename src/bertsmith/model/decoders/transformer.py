@@ -120,10 +120,12 @@ class TransformerDecoder(Decoder):
             config.shared
             and (config.num_attention_heads, config.feedforward, config.norm, config.num_hidden_layers) != (None,) * 4
         ):
-            raise UserError("decoder.shared=true takes the encoder's blocks as they are; leave out the decoder's own settings")
+            raise UserError("decoder.shared=true uses the encoder's layers; leave out the decoder's other settings")
         is_plain_attention = isinstance(encoder.mixer, Attention) and not encoder.layer_types
         if config.shared and (not is_plain_attention or encoder.norm == "none" or not encoder.feedforward):
-            raise UserError("decoder.shared=true shares blocks of full attention with norms, and this encoder has others")
+            raise UserError(
+                "decoder.shared=true needs an encoder with mixer=attention, feedforward and norm=pre or post; leave it out"
+            )
         num_own_blocks = 0 if config.shared else block_config.num_hidden_layers
         self.layers = nn.ModuleList(Block(block_config.for_layer(layer, num_own_blocks)) for layer in range(num_own_blocks))
         for block in self.layers[1:]:
@@ -146,27 +148,25 @@ class TransformerDecoder(Decoder):
     def init_from_encoder(self, encoder: "Encoder") -> str | None:
         """Initialize each block from the encoder's block of the same index (BERT2BERT, Rothe et al. 2020), where they match.
 
-        Returns a description of what stays newly initialized, or None; cross-attention always is, and is not named.
+        Returns a description of what keeps its random initialization, or None; cross-attention always does and is not included.
         """
         stack, config = encoder.stack, self.config
         if len(self.layers) > len(stack.group_indices):
             raise UserError(
-                f"decoder.num_hidden_layers={len(self.layers)} is more than the {len(stack.group_indices)} blocks of "
-                "the encoder, which they begin as; lower it, or begin anew with random_init=true"
+                f"decoder.num_hidden_layers={len(self.layers)} is more than the {len(stack.group_indices)} layers of "
+                "the encoder, from which they are initialized; lower it, or set random_init=true"
             )
         same_feedforward, same_mixer = self._matches_encoder(encoder.config)
         if not same_mixer and (config.num_attention_heads, config.feedforward, config.norm) != (None,) * 3:
             raise UserError(
-                "the decoder's blocks are not of the encoder's kind, and cannot begin as those; leave out "
-                "decoder.num_attention_heads, feedforward and norm, or begin anew with random_init=true"
+                "the decoder's layers differ from the encoder's and cannot be initialized from them; leave out "
+                "decoder.num_attention_heads, feedforward and norm, or set random_init=true"
             )
         for layer, block in enumerate(self.layers):
             _copy_weights(block, stack.layers[stack.group_indices[layer]], same_feedforward, same_mixer)
         if same_feedforward and isinstance(self.final_norm, AddNorm) and isinstance(stack.final_norm, AddNorm):
             self.final_norm.load_state_dict(stack.final_norm.state_dict())
-        return (
-            None if same_mixer or not self.layers else "what its tokens see of each other" if same_feedforward else "all of it"
-        )
+        return None if same_mixer or not self.layers else "self-attention" if same_feedforward else "every layer"
 
     def _matches_encoder(self, encoder: "EncoderConfig") -> tuple[bool, bool]:
         """Whether feed-forward and norm match the encoder's; whether self-attention does too, except for the causal mask."""

@@ -35,8 +35,7 @@ class Clusters(NamedTuple):
         boundaries = (0, *cutoffs, vocab_size)
         if not cutoffs or any(a >= b for a, b in pairwise(boundaries)):
             raise UserError(
-                f"cutoffs {list(cutoffs)} do not cut {vocab_size:,} words into clusters; give rising ids, all above "
-                "0 and below that"
+                f"cutoffs={list(cutoffs)} must be increasing token ids above 0 and below the vocabulary size of {vocab_size:,}"
             )
         return cls(boundaries, tuple(max(1, int(hidden_size // div_value**cluster)) for cluster in range(len(cutoffs) + 1)))
 
@@ -104,8 +103,8 @@ class AdaptiveSoftmaxHeadConfig(Variant, frozen=True, tag="adaptive"):
             isinstance(input_config, AdaptiveInputConfig)
             and (input_config.cutoffs, input_config.div_value) == (self.cutoffs, self.div_value)
         ):
-            raise UserError("a tied adaptive softmax scores with the tables of model.embeddings=adaptive; give it the same "
-                           "cutoffs and div_value as the head's, or set the head's tied=false")  # fmt: skip
+            raise UserError("a tied adaptive softmax shares the tables of model.embeddings=adaptive; set the same cutoffs and "
+                           "div_value in both, or the head's tied=false")  # fmt: skip
         return AdaptiveSoftmax(
             self, Clusters.from_cutoffs(self.cutoffs, self.div_value, encoder.hidden_size, vocab_size), encoder.hidden_size
         )

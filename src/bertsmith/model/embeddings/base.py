@@ -15,7 +15,7 @@ class InputEmbedding(nn.Module, ABC):
     """
 
     def reset_parameters(self) -> None:
-        """Initialize weights that need another distribution than the model's (`deviation`)."""
+        """Initialize weights that need another distribution than the model's (`initializer_range`)."""
 
     @abstractmethod
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor: ...

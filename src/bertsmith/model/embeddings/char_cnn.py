@@ -52,13 +52,11 @@ class CharCNN(InputEmbedding):
     def __init__(self, config: CharCNNConfig, hidden_size: int) -> None:
         super().__init__()
         if hidden_size % 2:
-            raise UserError(
-                f"half the channels read forward, half backward: model.hidden_size={hidden_size} is not even; change it"
-            )
+            raise UserError(f"model.hidden_size={hidden_size} must be even: each direction has half of the channels")
         if max(kernel_size for kernel_size, _ in config.filters) > config.max_characters_per_token:
             raise UserError(
-                f"a filter wider than the {config.max_characters_per_token} letters of a word cannot be applied; change "
-                "model.embeddings.filters or model.embeddings.max_characters_per_token"
+                "model.embeddings.filters has a kernel size above "
+                f"model.embeddings.max_characters_per_token={config.max_characters_per_token}; lower it, or raise that"
             )
         num_filters = sum(out_channels for _, out_channels in config.filters)
         self.max_word_length, self.lexicon = config.max_characters_per_token, Lexicon()
@@ -115,8 +113,8 @@ class CharCNN(InputEmbedding):
             self.char_id_cache = torch.cat([self.char_id_cache, new_rows])
         if len(word_ids) and int(word_ids[-1]) >= len(self.char_id_cache):
             raise UserError(
-                f"word {int(word_ids[-1])} is unknown to the lexicon: this model has {len(self.char_id_cache)} words; "
-                "give it its own tokenizer"
+                f"token id {int(word_ids[-1])} is out of range: this model's vocabulary has {len(self.char_id_cache)} words; "
+                "use the model's own tokenizer"
             )
         return self.char_id_cache[word_ids].long()
 

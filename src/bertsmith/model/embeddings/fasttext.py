@@ -32,7 +32,7 @@ class CharNgramConfig(Config, frozen=True):
         A word has its own row, then `len(words) + bucket` of each n-gram; a special token has its own row only.
         """
         if self.max_n < self.min_n:
-            raise UserError(f"n-grams of {self.min_n} to {self.max_n} characters are none; max_n must not be below min_n")
+            raise UserError(f"min_n={self.min_n} is more than max_n={self.max_n}; lower min_n, or raise max_n")
         hashed_words = ["" if special else word for word, special in zip(words, is_special, strict=True)]
         buckets, offsets = hash_ngrams(hashed_words, self.min_n, self.max_n, self.bucket)
         num_ngrams = np.where(is_special, 0, np.diff(offsets))
@@ -58,9 +58,7 @@ class FastTextConfig(Variant, frozen=True, tag="fasttext"):
 
     def build(self, hidden_size: int, vocab_size: int) -> "FastTextEmbedding":
         if hidden_size != self.vector_size:
-            raise UserError(
-                f"word vectors of size {self.vector_size} do not fit model.hidden_size={hidden_size}; make them the same"
-            )
+            raise UserError(f"model.embeddings.vector_size={self.vector_size} must equal model.hidden_size={hidden_size}")
         return FastTextEmbedding(self.ngrams, hidden_size, vocab_size)
 
 

@@ -41,7 +41,7 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
             raise UserError("model.embeddings.order=1 has no context words; set 2 or more")
         if hidden_size != self.hidden_size:
             raise UserError(
-                f"model.embeddings=ngram of order {self.order} makes vectors of {self.hidden_size}; "
+                f"model.embeddings=ngram with order={self.order} gives vectors of size {self.hidden_size}; "
                 f"set model.hidden_size={self.hidden_size}"
             )
         return NgramEmbedding(self)

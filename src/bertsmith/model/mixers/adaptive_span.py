@@ -129,7 +129,7 @@ class AdaptiveSpanAttention(Mixer):
         return mask.clamp(min=MIN_MASK).log().masked_fill(mask <= 0, float("-inf"))
 
     def _relative_embeddings(self, band: BlockBand, like: Tensor) -> Tensor:
-        """(1 + keys, head_dim): embeddings of the relative positions that a block can see, from the furthest before it."""
+        """(1 + keys, head_dim): embeddings of the relative positions in reach of a block, from the furthest before it."""
         relative_positions = torch.arange(band.keys_per_block + 1, device=like.device) - band.block_size - band.half_window
         max_span = self.config.max_span
         return self.relative_position_embeddings(

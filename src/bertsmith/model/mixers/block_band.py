@@ -11,7 +11,7 @@ MAX_BLOCK_SIZE = 128  # queries per block: small blocks waste less at the edges 
 
 @dataclass(frozen=True)
 class BlockBand:
-    """Tokens in blocks; a block's queries see the keys from `half_window` before its first to `half_window` after its last.
+    """Tokens in blocks, whose queries attend to keys from `half_window` before the block to `half_window` after it.
 
     Blocks ignore sequence boundaries and `attention_mask` hides the keys of other sequences: packing needs no padding here.
     """
@@ -32,7 +32,7 @@ class BlockBand:
 
     @property
     def keys_per_block(self) -> int:
-        """Keys that the queries of one block see."""
+        """Number of keys that the queries of one block attend to."""
         return self.block_size + self.half_window * (1 if self.causal else 2)
 
     def to_query_blocks(self, x: Tensor, pad_value: int = 0) -> Tensor:

@@ -21,7 +21,7 @@ class Cnn(Variant, frozen=True, tag="cnn"):
         Meta(min_length=1),
         "kernel sizes in tokens; hidden_size is divided among them (3, 4, 5 in Kim 2014)",
     ] = (3, 4, 5)
-    causal: Annotated[bool, "see only earlier tokens (left padding)"] = False
+    causal: Annotated[bool, "use only earlier tokens (left padding)"] = False
     hidden_act: Annotated[Literal["relu", "tanh"], "activation after the convolution"] = "relu"
 
     def build(self, hidden_size: int) -> Mixer:

@@ -77,9 +77,7 @@ class RnnMixer(Mixer):
         super().__init__()
         num_directions = 1 if config.directions == "forward" else 2
         if hidden_size % num_directions:
-            raise UserError(
-                f"two directions give half of hidden_size each: {hidden_size} is not even; change model.hidden_size"
-            )
+            raise UserError(f"model.hidden_size={hidden_size} must be even: each direction computes half of it")
         self.splits_input, output_size = config.directions == "apart", hidden_size // num_directions
         input_size = output_size if self.splits_input else hidden_size
         self.directions = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
@@ -183,9 +181,7 @@ def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.
     hidden_size = config.cell_size or output_size
     if config.cell == "gru":
         if hidden_size != output_size or config.cell_clip is not None:
-            raise UserError(
-                "a GRU has neither projection nor clip; leave out model.mixer.cell_size and cell_clip, or set cell=lstm"
-            )
+            raise UserError("cell=gru does not support model.mixer.cell_size and cell_clip; leave them out, or set cell=lstm")
         return nn.GRU(input_size, output_size)
     if hidden_size < output_size:
         raise UserError(

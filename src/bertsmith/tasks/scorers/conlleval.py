@@ -56,7 +56,7 @@ def _is_boundary(previous: tuple[str, str], current: tuple[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class MatchCounts:
-    """Numbers of correct (right), predicted (found) and gold (there) entities, and precision, recall and F1."""
+    """Numbers of correct, predicted and gold entities, and precision, recall and F1."""
 
     num_correct: int
     num_predicted: int

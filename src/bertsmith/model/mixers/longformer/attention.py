@@ -23,7 +23,7 @@ class DilatedOrder:
     order: Tensor | None  # (tokens,); None: unchanged
     inverse_order: Tensor | None
     global_tokens: Tensor  # (global tokens,): their indices in this order
-    global_attention: GlobalAttention | None  # None: every token sees them through its window
+    global_attention: GlobalAttention | None  # None: they are in the window of every token
 
 
 def longformer_attention(

@@ -1,7 +1,7 @@
 """RoPE for global tokens: outside the window their relative position is clamped to the window's edge.
 
-A model trained on 512 tokens has never seen a rotation by 4,000 positions; without clamping, scores at such distances would be
-arbitrary.
+Training on 512 tokens includes no rotation by 4,000 positions; without clamping, scores at such distances
+would be arbitrary.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Global attention of Longformer (Beltagy et al. 2020, section 3.1).
 
-AttentionPattern says what a token sees; GlobalAttention adds the global keys outside the window to the softmax of all tokens;
-GlobalGroup and build_global_groups batch the global tokens' own queries with the tokens of their sequences.
+AttentionPattern is what a token attends to; GlobalAttention adds the global keys outside the window to the softmax of
+all tokens; GlobalGroup and build_global_groups batch the global tokens' own queries with the tokens of their sequences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ MAX_GLOBAL_PER_GROUP = 64  # global keys per matrix product; those of other sequ
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """What a token sees: `half_window` tokens on each side, `dilation` apart, and global tokens."""
+    """What a token attends to: `half_window` tokens on each side, `dilation` apart, and global tokens."""
 
     half_window: int
     dilation: int = 1
@@ -106,7 +106,7 @@ class GlobalAttention:
 
     @cached_property
     def affected_sequences(self) -> list[int]:
-        """Sequences with global tokens that some token does not see through its window."""
+        """Sequences with global tokens outside the window of some token."""
         has_outside = (np.diff(self.cu_seqlens) > self.pattern.half_window + 1) | (self.pattern.dilation > 1)
         sequences: list[int] = np.flatnonzero(has_outside & (np.diff(self.cu_global) > 0)).tolist()
         return sequences

@@ -29,7 +29,7 @@ class Longformer(Variant, frozen=True, tag="longformer"):
         "window size in tokens, both sides together (512 in the paper); one, or one per layer",
     ] = (512,)
     dilation: Annotated[
-        tuple[PosInt, ...], "dilation of the last heads: [2, 2] lets two heads see every second token, twice as far"
+        tuple[PosInt, ...], "dilation of the last heads: with [2, 2], two heads attend to every second token, twice as far"
     ] = ()
     dilated_layers: Annotated[NonNegInt | None, "number of top layers with dilated heads; none: all"] = None
     global_attention: Annotated[bool, "global attention for the tokens that the task selects, else [CLS]"] = True
@@ -43,12 +43,12 @@ class Longformer(Variant, frozen=True, tag="longformer"):
         if len(self.attention_window) not in (1, num_layers):
             raise UserError(
                 f"model.mixer.attention_window has {len(self.attention_window)} numbers for {num_layers} layers; "
-                "give one, or one each"
+                "give one number, or one per layer"
             )
         if self.dilated_layers is not None and not self.dilation:
             raise UserError(
-                f"dilated_layers={self.dilated_layers} says which layers have dilated heads, of which there are none; "
-                "name some, such as dilation=[2, 2], or leave it out"
+                f"dilated_layers={self.dilated_layers} has no effect without dilation; set it, such as dilation=[2, 2], "
+                "or leave out dilated_layers"
             )
         dilation = self.dilation if self.dilated_layers is None or layer_idx >= num_layers - self.dilated_layers else ()
         window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
@@ -67,7 +67,8 @@ class LongformerAttention(Mixer):
         super().__init__()
         if len(config.dilation) > config.num_attention_heads:
             raise UserError(
-                f"model.mixer.dilation has {len(config.dilation)} numbers for {config.num_attention_heads} heads; shorten it"
+                f"model.mixer.dilation has {len(config.dilation)} numbers for {config.num_attention_heads} heads; give at "
+                "most one per head"
             )
         self.causal, self.dropout, self.half_window = config.causal, config.attention_dropout, config.attention_window[0] // 2
         self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)

@@ -19,7 +19,7 @@ MASK_VALUE = -1e9  # less than SELF_MASK_VALUE, and finite
 
 
 class ChunkConfig(Config, frozen=True):
-    """Chunk length, and how many neighbouring chunks are seen."""
+    """Chunk length, and the number of neighbouring chunks that are attended to."""
 
     chunk_length: Annotated[PosInt, "tokens in a chunk"] = 64
     num_chunks_before: Annotated[NonNegInt, "chunks before its own that a token attends to"] = 1
@@ -30,7 +30,7 @@ class ChunkConfig(Config, frozen=True):
 class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
     """Reformer as in Trax and Hugging Face, to load their models; prefer mixer=reformer for training.
 
-    Tokens attend to their chunk and its neighbours whatever the bucket, a key seen in two rounds counts twice, and chunk
+    Tokens attend to their chunk and its neighbours whatever the bucket, a key found in two rounds counts twice, and chunk
     boundaries depend on all tokens: `causal` masks later tokens, but they still influence which earlier ones share a chunk.
     """
 

@@ -39,8 +39,8 @@ class ReformerAttention(Mixer):
     """Banded attention over the tokens sorted by (sequence, bucket, position), in which a bucket is contiguous.
 
     The paper cuts the sorted tokens into chunks, whose boundaries depend on the other sequences of a packed batch and on future
-    tokens. The band counts only tokens of the same bucket: the same result packed or not, and strictly causal. Its blocks see
-    themselves and their neighbours, as the paper's chunks do, so the cost is the same.
+    tokens. The band counts only tokens of the same bucket: the same result packed or not, and strictly causal. Its blocks
+    attend to themselves and their neighbours, as the paper's chunks do, so the cost is the same.
     """
 
     def __init__(self, config: Reformer, hidden_size: int) -> None:

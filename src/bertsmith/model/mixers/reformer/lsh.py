@@ -29,7 +29,7 @@ class LshHash(nn.Module):
         super().__init__()
         if odd_factors := [factor for factor in bucket_factors if factor % 2]:
             raise UserError(
-                f"a vector and its negative fall into two buckets: model.mixer.num_buckets={odd_factors[0]} is not even"
+                f"model.mixer.num_buckets={odd_factors[0]} must be even: a vector and its negative have different buckets"
             )
         self.bucket_factors, self.num_buckets = bucket_factors, prod(bucket_factors)
         generator = torch.Generator(device="cpu").manual_seed(seed)
@@ -117,7 +117,7 @@ class _LshAttention(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _HashRound:
-    """One hash round: tokens in its order, cut into blocks that see themselves and their neighbours."""
+    """One hash round: tokens in its order, in blocks that attend to themselves and their neighbours."""
 
     hash_round: int
     sorted_idx: Tensor  # (num_hashes, heads, tokens)

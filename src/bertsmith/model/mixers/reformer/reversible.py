@@ -37,14 +37,15 @@ def reversible_block_config(config: "EncoderConfig") -> "EncoderConfig":
     if config.norm == "post" or config.residual != "all" or config.feedforward is None:
         reason = "norm=post" if config.norm == "post" else "no feedforward" if config.feedforward is None else "no residuals"
         raise UserError(
-            f"reversible blocks add mixer and feed-forward outputs to two residual streams; the model has {reason}: "
-            "set model.norm=pre, and leave model.residual and model.feedforward as they are"
+            f"reversible layers need model.norm=pre, feed-forward sublayers and all residual connections, but the model has "
+            f"{reason}; set model.norm=pre, and leave out model.residual and model.feedforward"
         )
     if config.reversible != "halves":
         return config
     if config.hidden_size % 2:
         raise UserError(
-            f"a hidden_size of {config.hidden_size} has no halves; set model.reversible=true, or an even model.hidden_size"
+            f"model.reversible=halves needs an even model.hidden_size, not {config.hidden_size}; change it, or set "
+            "reversible=true"
         )
     return msgspec.structs.replace(config, hidden_size=config.hidden_size // 2)
 
