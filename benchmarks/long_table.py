@@ -74,7 +74,8 @@ def _compare_arms(out: Path, dataset: str, arms: tuple[str, str], folds: set[int
     differences: list[Difference] = compare_evaluations(*evaluations).differences
     return {"dataset": dataset, "arms": arms, "folds": sorted(folds), "examples": len(evaluations[0].examples),
             "metric": metric, "intervals": [asdict(evaluation.intervals[metric]) for evaluation in evaluations],
-            "differences": {difference.name: asdict(difference.above) | {"p": difference.p, "exact_p": difference.exact_p}
+            "differences": {difference.name: asdict(difference.difference)
+                            | {"p_value": difference.p_value, "mcnemar_p_value": difference.mcnemar_p_value}
                             for difference in differences}}  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def _pair_row(pair: dict[str, Any]) -> Row:
     (arm, other), (our_interval, their_interval), metric = pair["arms"], pair["intervals"], pair["metric"]
     interval = pair["differences"][metric]
     label = f"{pair['dataset']} {arm}, {metric} of {pair['examples']:,}, {len(pair['folds'])} folds"
-    difference = f"{interval['value']:+.4f} ({interval['low']:+.4f} to {interval['high']:+.4f}, p = {interval['p']:.3f})"
+    difference = f"{interval['value']:+.4f} ({interval['low']:+.4f} to {interval['high']:+.4f}, p = {interval['p_value']:.3f})"
     return (
         label,
         _format_interval(our_interval),

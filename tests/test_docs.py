@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import DEFAULT_BENCHMARKS, OPTIONAL_BENCHMARKS
+from benchmarks.options import BENCHMARKS
 from bertsmith.codegen import FUNCTIONS
 from bertsmith.commands import POSITIONAL, STAGES
 from bertsmith.config import iter_keys
@@ -105,7 +105,7 @@ def test_commands_have_known_stages_and_keys(page: Path):
 @pytest.mark.parametrize("page", PAGES_WITH_COMMANDS[:2], ids=lambda page: page.name)
 def test_benchmarks_exist(page: Path):
     for name, *_ in find_commands(page.read_text(encoding="utf-8"), "python -m benchmarks "):
-        assert "=" in name or set(name.split("|")) <= {*DEFAULT_BENCHMARKS, *OPTIONAL_BENCHMARKS}
+        assert "=" in name or set(name.split("|")) <= {*BENCHMARKS}
 
 
 def test_docstrings_become_markdown():

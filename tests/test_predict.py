@@ -57,7 +57,7 @@ TASKS = {
 
 def save_model(folder, task=None):
     """Save a random model as `finetune` (with a task) or `pretrain` writes it."""
-    heads = build_task_objective(task).heads() if task else {"words": LMHeadConfig()}
+    heads = build_task_objective(task).heads() if task else {"lm": LMHeadConfig()}
     model = build_model(ModelConfig(encoder=ENCODER, vocab_size=len(TOKENIZER), heads=heads), 3)
     record = {"task": to_dict(task), "max_length": 48} if task else {}
     checkpoint.save(folder, model, TOKENIZER, {}, record)
@@ -419,7 +419,7 @@ def test_nearest_of_texts_equals_nearest_of_vectors(predictors):
 
 def test_load_device_and_precision(tmp_path, predictors):
     folder = save_model(tmp_path / "m", TASKS["classify"])
-    for name, message in [("gpu", "write auto, cpu, cuda"), ("cuda:99", "no such device")]:
+    for name, message in [("gpu", "set auto, cpu, cuda"), ("cuda:99", "cuda:99 does not exist")]:
         with pytest.raises(UserError, match=message):
             bertsmith.load(folder, device=name)
     exact, bf16 = (bertsmith.load(folder, device="cpu", precision=precision) for precision in ("auto", "bf16"))

@@ -48,7 +48,7 @@ def test_elmo_pretraining_improves_both_directions(elmo, corpus, tmp_path):
     untrained = run_cli_json("pretrain", "model=elmo", f"corpus={corpus}", f"out={tmp_path / 'begun'}", *SMALL, "train.steps=1")
     assert result["perplexity"] < 0.5 * untrained["perplexity"]
     for direction in ("forward", "backward"):
-        assert np.exp(result[f"valid_{direction}"]) < 0.5 * np.exp(untrained[f"valid_{direction}"])
+        assert np.exp(result[f"valid_{direction}_nll"]) < 0.5 * np.exp(untrained[f"valid_{direction}_nll"])
 
 
 def example_with_unseen_names(rng, unseen):

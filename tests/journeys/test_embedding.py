@@ -121,5 +121,5 @@ def test_embedding_rejects_invalid_requests(bert, tmp_path):  # noqa: F811
     np.testing.assert_allclose(vector, bertsmith.load(bert).embed("the way"), atol=1e-5)
     train = write_jsonl(tmp_path / "train.jsonl", pairs(8, 0))
     args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
-    assert "has no head" in run_cli_error(*args, "rdrop=1")
-    assert "choose task.pooling" in run_cli_error(*args, "features.layers=sum")
+    assert "has no task head" in run_cli_error(*args, "rdrop=1")
+    assert "set task.pooling" in run_cli_error(*args, "features.layers=sum")

@@ -162,7 +162,7 @@ def test_finetuning_defaults_to_three_epochs(bert, tmp_path):
     steps = run_cli_json(*args, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
     default_steps = run_cli_json(*args, f"out={tmp_path / 'unsaid'}")["step"]
     assert steps == 4 and default_steps == run_cli_json(*args, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4
-    assert "5e-05" in run_cli("finetune", "--help").stdout
+    assert "5e-5" in run_cli("finetune", "--help").stdout
 
 
 def test_finetuning_rejects_bad_requests(bert, tmp_path):
@@ -171,7 +171,7 @@ def test_finetuning_rejects_bad_requests(bert, tmp_path):
     )
     args = ["finetune", "task=classify", f"model={bert}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=1"]
     assert "line 3" in run_cli_error(*args, f"data.train={train}")
-    assert "rows left out" in run_cli(*args, f"data.train={train}", "data.skip_bad=true").stderr
+    assert "skipped 1 invalid row" in run_cli(*args, f"data.train={train}", "data.skip_bad=true").stderr
     good = write_jsonl(tmp_path / "good.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}])
     assert "train.workers" in run_cli_error(*args, f"data.train={good}", f"out={tmp_path / 'ahead'}", "train.workers=2")
     assert "was not fine-tuned" in run_cli_error("predict", f"model={bert}", "text=hello")

@@ -110,18 +110,18 @@ def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["freeze=9"], "freeze=9 is more than the model's 2 blocks"),
+        (["freeze=9"], "freeze=9 is more than the model's 2 layers"),
         (["freeze=all", "lora.r=2"], "leave out freeze"),
         (["random_init=true", "freeze=1"], "random_init"),
         (["features.last=9"], "features.last=9"),
-        (["seeds=[1,1]"], "twice"),
+        (["seeds=[1,1]"], "contains duplicates"),
         (
             ["metric_for_best_model=loudness", "train.early_stopping_patience=1"],
             "metric_for_best_model=loudness is not a metric",
         ),
         (["adversary=fmg"], "did you mean 'fgm'"),
         (["train.early_stopping_patience=1", "data.dev="], "give a dev file"),
-        (["seeds=[1,2]", "data.dev="], "give data.dev"),
+        (["seeds=[1,2]", "data.dev="], "set data.dev"),
     ],
 )
 def test_finetuning_rejects_invalid_options(bert, tmp_path, settings, message):  # noqa: F811
@@ -173,16 +173,16 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
         ("classify", {"text": "a b"}, [], "has no column 'label'"),
         ("tag", {"tokens": ["a"]}, [], "cannot be used for evaluation"),
         ("tag", {"tokens": ["a"], "tags": ["NOUN"]}, [], "line 1: tag 'NOUN' does not follow the tagging scheme"),
-        ("similar", {"text": "a", "text_b": "b"}, [], "needs its score"),
+        ("similar", {"text": "a", "text_b": "b"}, [], "every example needs a score"),
         ("similar", {"text": "a", "text_b": "b", "score": 1}, ["freeze=all"], "every weight of the model is frozen"),
-        ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.gradual_unfreezing=0.5"], "no head"),
+        ("similar", {"text": "a", "text_b": "b", "score": 1}, ["train.gradual_unfreezing=0.5"], "has no task head"),
         (
             "classify",
             {"text": "a b", "label": "x"},
             ["task.template='[way={way}] {text}'", "lora.r=2"],
-            "tokens of task.template",
+            "task.template adds tokens",
         ),
-        ("classify", {"text": "a b", "label": "good"}, ["metric_for_best_model=accuracy"], "chooses among seeds"),
+        ("classify", {"text": "a b", "label": "good"}, ["metric_for_best_model=accuracy"], "has no effect without seeds"),
     ],
 )
 def test_finetuning_rejects_bad_data_before_training(bert, tmp_path, kind, row, settings, message):  # noqa: F811

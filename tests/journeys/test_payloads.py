@@ -95,7 +95,7 @@ def test_payload_hex_and_text_models_reject_each_other(bytes_model, bert, tmp_pa
     train = write_jsonl(tmp_path / "train.jsonl", rows)
     args = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
     assert "line 1: text is not hex: 't'" in run_cli_error(*args, f"model={bytes_model}")
-    assert "task.hex=true, but" in run_cli_error(*args, f"model={bert}", "task.hex=true")
+    assert "task.hex=true needs a model with a tokenizer of hex bytes" in run_cli_error(*args, f"model={bert}", "task.hex=true")
 
 
 def same_ending_row(seed, size=40):
@@ -137,7 +137,7 @@ def test_cross_attention_rejects_unsupported_options(bert, tmp_path):  # noqa: F
     args = ["finetune", "task=classify", "task.pair=cross", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}"]
     assert "line 1 has no text_b" in run_cli_error(*args, *FAST)
     assert "leave out task.long_text=window" in run_cli_error(*args, *FAST, "task.long_text=window")
-    assert "features are what a plain head reads" in run_cli_error(*args, *FAST, "features.layers=sum")
+    assert "features cannot be combined with task.pair=cross" in run_cli_error(*args, *FAST, "features.layers=sum")
 
 
 @pytest.mark.parametrize(("recipe", "name"), [("payloads-pretrain", "pretrain"), ("payloads-ndpi", "finetune"),

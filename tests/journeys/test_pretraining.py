@@ -68,7 +68,7 @@ def check_trained_model(out, result):
 def test_pretrain_from_text_to_filled_mask(tmp_path, language, text):
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     result = run_cli_json("tokenizer", f"texts={tmp_path / 'text.txt'}", "vocab_size=300", f"out={tmp_path / 'tokenizer'}")
-    assert result["created"] and result["unknown"] == 0
+    assert result["created"] and result["unknown_word_rate"] == 0
     arguments = [f"texts={tmp_path / 'text.txt'}", f"tokenizer={tmp_path / 'tokenizer'}", f"out={tmp_path / 'corpus'}"]
     result = run_cli_json("prepare", *arguments, f"language={language}", "workers=2")
     assert result["documents"] == 80
@@ -290,7 +290,7 @@ def run_cli_error(*words):
 def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):
     arguments = ["pretrain", f"corpus={corpus}", f"out={tmp_path / 'bert'}", *SMALL]
     assert "give one of train.steps, train.epochs and train.minutes" in run_cli_error(*arguments)
-    assert "no CUDA device here" in run_cli_error(*arguments, "train.steps=5", "train.device=cuda")
+    assert "has no CUDA device" in run_cli_error(*arguments, "train.steps=5", "train.device=cuda")
     assert "more than the model's 64 positions" in run_cli_error(*arguments, "train.steps=5", "max_length=128")
     assert "does not fit into train.batch_tokens=32" in run_cli_error(*arguments, "train.steps=5", "train.batch_tokens=32")
     assert "not a corpus folder" in run_cli_error(*arguments, "train.steps=5", f"corpus={tmp_path}")
@@ -320,7 +320,7 @@ def test_load_names_damaged_file(uninterrupted, tmp_path):
     (folder / "model.safetensors").write_bytes(data)
     with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         bertsmith.load(folder)
-    with pytest.raises(UserError, match=r"no \[MASK\] in"):
+    with pytest.raises(UserError, match=r"has no \[MASK\]"):
         bertsmith.load(uninterrupted).fill("nothing to fill")
     with pytest.raises(UserError, match="longer than the model's 64 positions"):
         bertsmith.load(uninterrupted).fill("[MASK] " + "the " * 80)

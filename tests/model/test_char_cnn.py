@@ -102,7 +102,7 @@ def test_char_cnn_truncates_words_at_the_character_limit():
 
 def test_char_cnn_without_tokenizer_raises():
     model = build_model(ModelConfig(encoder=from_dict(EncoderConfig, TINY), vocab_size=6), 0)
-    with pytest.raises(UserError, match="has no spelling"):
+    with pytest.raises(UserError, match="token id 5 is out of range"):
         model(Inputs(torch.tensor([5]), Layout.from_lengths([1])))
 
 

@@ -204,8 +204,8 @@ def test_t5_bias_is_not_shared_between_different_mixers(other):
     layer_types = LayerTypes(every=2, mixer=msgspec.structs.replace(mixer, **other))
     stack = Stack(EncoderConfig(num_hidden_layers=3, hidden_size=16, mixer=mixer, layer_types=layer_types))
     first, second, third = (block.mixer for block in stack.layers)
-    assert third.position_bias is first.position_bias and second.position_bias is not first.position_bias
-    assert second.position_bias.table.weight.shape == (
+    assert third.tied_position_bias is first.position_bias and second.tied_position_bias is not first.position_bias
+    assert second.position_bias.relative_attention_bias.weight.shape == (
         layer_types.mixer.position_bias.num_buckets,
         layer_types.mixer.num_attention_heads,
     )

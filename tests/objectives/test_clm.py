@@ -153,7 +153,7 @@ def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):
     run_cli("show", "curves", f"model={tmp_path / 'gpt'}", f"out={tmp_path / 'curves.html'}")
     run_cli("show", "run", f"model={tmp_path / 'gpt'}", f"corpus={periodic_corpus}", f"out={tmp_path / 'run.html'}")
     process = run_cli("show", "masks", f"corpus={periodic_corpus}", "objective=clm", f"out={tmp_path / 'm.html'}", code=2)
-    assert "masks no tokens" in process.stderr
+    assert "does not mask tokens" in process.stderr
 
 
 def test_bits_per_byte_counts_eight_bits_per_unknown_byte():

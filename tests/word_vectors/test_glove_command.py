@@ -141,7 +141,7 @@ api.pretrain(**{recipe(corpus, tmp_path / "out")!r}, quiet=True)
         ({"train": {"epochs": 1.5}}, "whole number of epochs, not 1.5"),
         ({"train": {"epochs": 1, "warmup_steps": 0.1}}, r"train\.warmup_steps has no effect"),
         ({"model": "bert-tiny"}, r"set only model\.hidden_size"),
-        ({"objective": {"kind": "glove", "window": 99}}, "window=99"),
+        ({"objective": {"kind": "glove", "window": 99}}, "window = 99"),
     ],
 )
 def test_glove_refuses_network_options(corpus, tmp_path, changes, message):
