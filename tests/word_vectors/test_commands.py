@@ -105,7 +105,7 @@ def test_vector_benchmarks_are_scored(folder, tmp_path):
     [
         ({"word": "peple"}, "did you mean 'people'"),
         ({"analogy": ["a", "the"]}, "must be three words"),
-        ({"word": "the", "text": "x"}, "text is for texts"),
+        ({"word": "the", "text": "x"}, "text=... is for texts"),
         ({"similarity": "nowhere.csv"}, "there is no file nowhere.csv"),
     ],
 )
