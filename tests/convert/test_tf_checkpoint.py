@@ -92,7 +92,7 @@ def test_tf_bundle_damaged_truncated_and_missing_files_are_reported(tmp_path):
     ("value", "message"),
     [
         (int_field(1, 1) + bytes_field(2, bytes_field(2, int_field(1, 9))) + int_field(5, 12), "has shape"),
-        (int_field(1, 7) + int_field(5, 0), "text"),
+        (int_field(1, 7) + int_field(5, 0), "dtype string"),
         (int_field(1, 1) + bytes_field(7, b""), "slices"),
         (int_field(1, 1) + bytes_field(2, bytes_field(2, int_field(1, (1 << 64) - 1))), "unknown shape"),
         (int_field(1, 1) + int_field(5, 1 << 63), "invalid location"),

@@ -86,7 +86,7 @@ def test_modern_bert_export_names_unsupported_options(modern_run, tmp_path):
     ]
     assert not [
         word
-        for word in (*unsupported, "Hugging Face's bert cannot represent", "can only be stored as a bertsmith checkpoint")
+        for word in (*unsupported, "transformers' bert cannot represent", "can only be stored as a bertsmith checkpoint")
         if word not in message
     ]
     assert not (tmp_path / "hf").exists()

@@ -41,7 +41,7 @@ def test_checkpoint_config_carries_format_version(folder):
     [
         (None, "has no format_version: it is from before the first release"),
         ("1.1", "but this bertsmith supports up to 1.0; upgrade bertsmith"),
-        ("2.0", "newer than 1.0"),
+        ("2.0", "has format_version 2.0, but"),
         ("one", "is not of the form '1.0'"),
         (1, "is not of the form '1.0'"),
     ],

@@ -221,7 +221,7 @@ def test_reversible_backward_uses_autocast_of_forward(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"norm": "post"}, "norm=post: set model.norm=pre"),
+        ({"norm": "post"}, "norm=post; set model.norm=pre"),
         ({"feedforward": None}, "no feedforward"),
         ({"norm": "none", "residual": "none"}, "no residuals"),
         ({"reversible": "halves", "hidden_size": 33, "mixer": {"num_attention_heads": 3}}, "even model.hidden_size, not 33"),

@@ -151,7 +151,8 @@ def test_elmo_out_of_vocabulary_words_have_stable_vectors(tmp_path):
 
 def test_elmo_import_rejects_other_files(tmp_path):
     source = write_published_files(tmp_path / "theirs", n_characters=100)
-    assert "262 characters" in run_cli_error("import", f"source={source}", f"out={tmp_path / 'ours'}")
+    error = run_cli_error("import", f"source={source}", f"out={tmp_path / 'ours'}")
+    assert "n_characters must be 262" in error and "not the options.json" not in error
     (source / "tiny_options.json").write_text("{}")
     assert "not the options.json" in run_cli_error("import", f"source={source}", f"out={tmp_path / 'ours'}")
     valid = write_published_files(tmp_path / "good")

@@ -149,7 +149,7 @@ def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
         EncoderConfig.presets[preset], num_hidden_layers=1, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True)
     )
     config = ModelConfig(encoder=encoder, vocab_size=300, heads={"lm": LMHeadConfig(transform=False, tied=False)})
-    with pytest.raises(UserError, match=f"Hugging Face's {kind}"):
+    with pytest.raises(UserError, match=f"transformers' {kind}"):
         choose_target(build_model(config, 0), read_tokenizer(tmp_path, None, None), CheckpointRecord())
 
 

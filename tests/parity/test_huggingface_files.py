@@ -59,7 +59,7 @@ def test_huggingface_unexpected_keys_of_heads_are_listed_of_encoders_refused(tmp
     assert result["unexpected_keys"] == ["classifier.bias", "classifier.weight"]
     assert result["missing_keys"] == ["encoder.pooler.weight", "encoder.pooler.bias"]
     rewrite_weights(tmp_path / "hf", lambda weights: {**weights, "bert.encoder.layer.1.adapter.weight": torch.ones(3, 32)})
-    with pytest.raises(UserError, match=r"no parameters for: bert\.encoder\.layer\.1\.adapter\.weight"):
+    with pytest.raises(UserError, match=r"bertsmith does not support: bert\.encoder\.layer\.1\.adapter\.weight"):
         import_folder(tmp_path / "hf", tmp_path / "again")
     assert not (tmp_path / "again").exists()
 

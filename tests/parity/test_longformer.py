@@ -77,14 +77,14 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
         (
             {"kind": "longformer", "attention_window": [10]},
             ("lm", "nsp"),
-            "has the heads lm, nsp; Hugging Face's longformer supports",
+            "has the heads lm, nsp; transformers' longformer supports",
         ),
         ({"kind": "reformer"}, ("lm",), "transformers' bert does not support mixer=reformer"),
         ({"kind": "adaptive-span"}, ("lm",), "transformers' bert does not support mixer=adaptive-span"),
         (
             {"kind": "longformer", "attention_window": [10], "rope_theta": 100.0},
             ("lm",),
-            "Hugging Face's longformer cannot represent mixer.rope_theta",
+            "transformers' longformer cannot represent mixer.rope_theta",
         ),
     ],
 )

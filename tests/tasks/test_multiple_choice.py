@@ -72,5 +72,5 @@ def test_multiple_choice_rejects_invalid_options_and_labels(tmp_path, fields, me
 
 
 def test_multiple_choice_rejects_tables(tmp_path):
-    with pytest.raises(UserError, match=r"only \.jsonl can hold"):
+    with pytest.raises(UserError, match=r"only \.jsonl allows"):
         MultipleChoice().read(tmp_path / "a.tsv")

@@ -69,7 +69,7 @@ def test_first_of_duplicate_words_is_used(tmp_path):
     [
         ("a 1 2\nb 1\n", "line 2: 'b 1' is not a word and 2 values"),
         ("a 1 2\nb 1 2 3\nc 1 x\n", "line 3: 'x', in the vector of 'c', is not a number"),
-        ("2 2\na 1 2\nb 1 nan\n", "line 3: 'nan', in the vector of 'c', is not a finite number"),
+        ("2 2\na 1 2\nb 1 nan\n", "line 3: 'nan', in the vector of 'b', is not a finite number"),
         ("a 1 2\nb 1 1e99\n", "the vector of 'b' .row 2. has NaN or infinite values"),
         ("3 2\na 1 2\nb 1 2\n", "truncated, or its header is wrong: it says 3 words, but there are 2"),
         ("2 99999999\na 1 2\n", "line 1: '2 99999999' gives a vector size of 99,999,999"),

@@ -73,6 +73,8 @@ def _read_encoder_config(path: Path) -> EncoderConfig:
         )  # fmt: skip
         residual: ResidualMode = "between" if lstm["use_skip_connections"] else "none"
         base_config = elmo(lstm["n_layers"], 2 * lstm["projection_dim"], lstm["dim"], residual)
+    except UserError:  # a ValueError with a message of its own
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not the options.json of an ELMo model: {error!r} is missing or invalid") from None
     mixer = Lstm(directions="apart", cell_size=lstm["dim"], cell_clip=lstm["cell_clip"])
