@@ -47,5 +47,5 @@ def interrupt_when_exists(path: Path) -> None:
     interrupt()
 
 
-def write_threads(path):
+def write_threads(path: Path) -> None:
     path.write_text(os.environ["OMP_NUM_THREADS"])

@@ -61,7 +61,12 @@ def run(recipe: "Recipe", quiet: bool = False) -> dict[str, Any]:
         if recipe.kind == "senses":
             title, sections, result = pages.senses_page(recipe, console)
         else:
-            render = {"masks": pages.masking_page, "run": pages.run_page, "spans": pages.spans_page, "buckets": pages.buckets_page}
+            render = {
+                "masks": pages.masking_page,
+                "run": pages.run_page,
+                "spans": pages.spans_page,
+                "buckets": pages.buckets_page,
+            }
             title, sections = render[recipe.kind](recipe)
     sources = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
     write_page(out, render_document(title, " · ".join(str(Path(source)) for source in sources if source), sections))

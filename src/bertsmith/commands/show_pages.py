@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import torch
 
-from ..artifacts import read_json, resolve_path
+from ..artifacts import read_json
 from ..config import Config, NonNegInt, PosInt, Probability, from_dict, to_dict
 from ..console import Console
 from ..corpus.loader import BatchLoader
