@@ -92,7 +92,8 @@ def state():
         "modules": [id(sys.modules[name]) for name in modules],
         "environment": dict(os.environ),
         "signals": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)],
-        "logging": [len(logging.getLogger(name).handlers) for name in ("", "bertsmith")] + [logging.getLogger("bertsmith").level],
+        "handlers": [len(logging.getLogger(name).handlers) for name in ("", "bertsmith")],
+        "level": logging.getLogger("bertsmith").level,
         "cwd": os.getcwd(),
         "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
     }
