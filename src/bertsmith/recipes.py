@@ -58,8 +58,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without a byte order mark
     except FileNotFoundError:
-        matches = get_close_matches(path.name, list_shipped(), n=1)
-        hint = f" (shipped: {', '.join(matches)})" if matches else ""
+        matches = get_close_matches(path.stem, [name.removesuffix(".toml") for name in list_shipped()], n=1, cutoff=0.7)
+        hint = f" (shipped: {matches[0]}.toml)" if matches else ""
         raise RecipeError(
             f"there is no recipe file {path}{hint}; a recipe is a TOML file, settings are written key=value"
         ) from None
