@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
+INSTALL = $(BIN)/python $(PIP_INSTALL) -c constraints.txt
 
-.PHONY: quickstart test test-docs test-slow test-gpu lint schema bench clean
+.PHONY: quickstart test test-docs test-slow test-gpu test-torch-2.11 dist-check lint schema bench clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
@@ -21,6 +22,20 @@ test-slow: $(VENV)/.test $(VENV)/.weights
 
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu
+
+# The core of the suite with the oldest torch that pyproject.toml allows, in an environment of its own.
+test-torch-2.11: $(VENV)-torch-2.11/.test
+	$(VENV)-torch-2.11/bin/python -m pytest -m "not slow and not gpu and not docs" -n 2 tests/model tests/train tests/objectives tests/corpus
+
+# Builds wheel and sdist, and uses the wheel as a user does: in a new environment, from an empty folder.
+dist-check: $(VENV)/.dist
+	rm -rf build dist $(VENV)-wheel
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python $(PIP_INSTALL) -c constraints.txt dist/*.whl
+	$(BIN)/python -m tests.check_dist core dist $(VENV)-wheel
+	$(VENV)-wheel/bin/python $(PIP_INSTALL) -c constraints.txt "$$(echo dist/*.whl)[train]"
+	$(BIN)/python -m tests.check_dist train dist $(VENV)-wheel
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -40,7 +55,7 @@ $(VENV)/bin/python:
 
 # Each mark is renewed when what it was installed from changes.
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(INSTALL) -e .
+	$(INSTALL) -e '.[train]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.core
@@ -60,5 +75,17 @@ $(VENV)/.lint: $(VENV)/.test
 	$(INSTALL) -e '.[lint]'
 	touch $@
 
+$(VENV)/.dist: $(VENV)/.core
+	$(INSTALL) -e '.[dist]'
+	touch $@
+
+# Only PyTorch's own index has CPU builds of it (PIP_INDEX_URL=https://download.pytorch.org/whl/cpu with PyPI as extra index);
+# the build of PyPI comes with gigabytes of GPU packages and runs on a CPU too.
+$(VENV)-torch-2.11/.test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-torch-2.11
+	sed 's/^torch==.*/torch==2.11.0/' constraints.txt > $(VENV)-torch-2.11/constraints.txt
+	$(VENV)-torch-2.11/bin/python $(PIP_INSTALL) -c $(VENV)-torch-2.11/constraints.txt -e '.[test]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-torch-2.11 $(VENV)-wheel build dist out .pytest_cache .mypy_cache .ruff_cache

@@ -45,3 +45,7 @@ def interrupt_when_exists(path: Path) -> None:
     while not path.exists():
         time.sleep(0.01)
     interrupt()
+
+
+def write_threads(path: Path) -> None:
+    path.write_text(os.environ["OMP_NUM_THREADS"])

@@ -1,6 +1,9 @@
 """Atomic files and folders, manifests, content hashes, locks."""
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -249,3 +252,81 @@ def test_lock_output_is_exclusive(tmp_path):
     with artifacts.lock_output(tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+HOLD_LOCK = """
+import sys, time
+from pathlib import Path
+from bertsmith.artifacts import lock_output
+with lock_output(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of tmp_path / "out"."""
+    command = [sys.executable, "-c", HOLD_LOCK, str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_lock_output_of_another_process_is_refused_under_every_name(tmp_path, monkeypatch, holder):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    for name in ("out", "./out", str(tmp_path / "out"), "link"):
+        out = artifacts.resolve_path(name, "out")
+        message = f"another run is writing {re.escape(str(out))}; wait for it"
+        with pytest.raises(UserError, match=message), artifacts.lock_output(out):
+            pass
+        assert artifacts.is_locked(out)
+    assert holder.poll() is None
+
+
+def test_lock_output_ends_with_a_killed_process(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+    assert (tmp_path / ".out.lock").exists() and not artifacts.is_locked(tmp_path / "out")
+    with artifacts.lock_output(tmp_path / "out"):
+        assert artifacts.is_locked(tmp_path / "out")
+    assert not artifacts.is_locked(tmp_path / "out") and list(tmp_path.iterdir()) == []
+
+
+def test_lock_output_ends_with_an_exception(tmp_path):
+    with pytest.raises(KeyboardInterrupt), artifacts.lock_output(tmp_path / "out"):
+        raise KeyboardInterrupt
+    with artifacts.lock_output(tmp_path / "out"):
+        pass
+
+
+def test_lock_output_admits_one_of_many_processes(tmp_path):
+    """Locks are taken and released while others try: never two at once, although the lock file is removed each time."""
+    script = """
+import os, sys, time
+from pathlib import Path
+from bertsmith.artifacts import lock_output
+from bertsmith.errors import UserError
+folder, taken, deadline = Path(sys.argv[1]), 0, time.monotonic() + 2
+while time.monotonic() < deadline:
+    try:
+        with lock_output(folder / "out"):
+            os.close(os.open(folder / "held", os.O_CREAT | os.O_EXCL))  # fails if another process holds the lock
+            (folder / "held").unlink()
+            taken += 1
+    except UserError:
+        pass
+print(taken)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    outputs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0] and sum(map(int, outputs)) > 10
+
+
+def test_is_locked_can_be_asked_of_a_read_only_lock_file(tmp_path, holder):
+    (tmp_path / ".out.lock").chmod(0o444)
+    assert artifacts.is_locked(tmp_path / "out") and not artifacts.is_locked(tmp_path / "other")

@@ -55,13 +55,13 @@ MAY_IMPORT = {
     "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing "
     "runs pretraining finetuning",
     "schema": "errors config commands",
-    "help": "errors config commands schema",
+    "help": "errors config recipes commands schema",
     "results": "inference",
-    "calls": "config console commands schema",
+    "calls": "errors config console commands schema",
     "stage_types": "config",
     "stages": "config calls results stage_types",
-    "api": "stages inference pretrained",
-    "quickstart": "errors config stage_types recipes artifacts console api inference reports commands.show",
+    "api": "errors stages inference pretrained",
+    "quickstart": "errors config stage_types recipes artifacts console api inference reports commands.show_pages",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
     "cli": "errors config recipes console commands schema help",
@@ -73,7 +73,7 @@ TORCH_FREE_PACKAGES = (
     "stage_types api reference codegen cli __init__"
 )
 TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]
-TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "quickstart.docstrings"]
+TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "commands.show", "quickstart.docstrings"]
 TORCH_FREE_MODULES += ["word_vectors", "word_vectors.keyed_vectors", "word_vectors.files", "word_vectors.benchmarks"]
 
 

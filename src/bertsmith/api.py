@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from . import stages
+from .errors import explain_missing_torch
 from .stages import *  # noqa: F403
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def load(folder: str | os.PathLike[str], device: str = "auto", precision: "Preci
         device: auto (a GPU if there is one), cpu, cuda or cuda:0
         precision: auto (bf16 on a GPU, fp32 on a CPU), fp32 or bf16
     """
-    from .inference.predictor import load
+    with explain_missing_torch("bertsmith.load"):
+        from .inference.predictor import load
 
     return load(os.fspath(folder), device, precision)
 

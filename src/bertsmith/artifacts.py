@@ -3,7 +3,6 @@
 Also here: resolving the path that a setting names, locking an output folder, atomic file writes and content hashes.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from filelock import FileLock, Timeout, lock_descriptor
 
 from . import hub_names
 from .errors import UserError
@@ -66,21 +66,31 @@ def check_writable(folder: Path, *allowed_patterns: str) -> Path:
 
 @contextmanager
 def lock_output(out: Path) -> Iterator[None]:
-    """Exclusive lock (flock on `.NAME.lock`) on an output folder, against two processes of this machine writing to it."""
-    path = out.with_name(f".{out.name}.lock")
+    """Exclusive lock (`.NAME.lock`) on an output folder, against two processes of this machine writing to it.
+
+    The lock ends with its process, however that ends.
+    """
+    path = _lock_path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            acquired = path.stat().st_ino == os.fstat(file.fileno()).st_ino  # not a lock file that its holder has just removed
-        except OSError:
-            acquired = False
-        if not acquired:
-            raise UserError(f"another run is writing {out}; wait for it, or choose another out")
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(f"another run is writing {out}; wait for it, or choose another out") from None
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # still locked: a process that has opened it meanwhile finds out that it is removed
+        lock.release()
+
+
+def is_locked(out: Path) -> bool:
+    """Whether a process holds the lock of `lock_output` on a folder; does not disturb that process."""
+    try:
+        with _lock_path(out.absolute()).open() as file:
+            return not lock_descriptor(file.fileno(), blocking=False)
+    except FileNotFoundError:
+        return False
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -198,6 +208,10 @@ def _check_model_name(path: Path, key: str) -> Path:
     if is_repo_id and len(path.parts) == 1:  # a tokenizer
         raise UserError(f"there is no folder {name}; {hub_names.import_hint(name, key)}")
     return path
+
+
+def _lock_path(out: Path) -> Path:
+    return out.with_name(f".{out.name}.lock")
 
 
 def _is_empty(folder: Path) -> bool:

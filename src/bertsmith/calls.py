@@ -4,9 +4,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from .commands import load_stage
+from .commands import load_stage, recipe_type
 from .config import Config, RecipeError, from_user, non_default_values
 from .console import log_to_stderr
+from .errors import explain_missing_torch
 from .schema import load_stage_schema
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,12 +37,14 @@ def stage(name: str, result_type: Callable[[Any], Any]) -> Callable[[F], F]:
 def call_stage(name: str, values: dict[str, Any], quiet: bool, source: str) -> Any:
     """The result of a stage for the values of its recipe. A stage whose command prints its result has `call` beside `run`."""
     try:
-        from_user(load_stage_schema(name), values, source)  # errors in keys, before torch is imported
-        module = load_stage(name)
-        recipe = from_user(module.Recipe, values, source)
+        checked = from_user(load_stage_schema(name), values, source)  # errors in keys, before torch is imported
+        with explain_missing_torch():
+            module = load_stage(name)
+            recipe = from_user(recipe_type(module, checked), values, source)
     except RecipeError as error:
         raise RecipeError(f"{error}{_python_hint(str(error))}") from None
-    return getattr(module, "call", module.run)(recipe, quiet)
+    with explain_missing_torch():
+        return getattr(module, "call", module.run)(recipe, quiet)
 
 
 def _to_plain(value: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import msgspec
 
 from . import __version__
-from .commands import POSITIONAL, STAGES, load_stage
+from .commands import POSITIONAL, STAGES, load_stage, recipe_type
 from .config import from_user, suggest
 from .console import escape_unencodable, log_to_stderr
-from .errors import Interrupted, UserError
+from .errors import Interrupted, UserError, explain_missing_torch
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
 from .schema import load_stage_schema
@@ -68,10 +68,11 @@ def _run_stage(name: str, args: list[str]) -> int:
     schema = load_stage_schema(name)
     arguments = _parse_arguments(args, schema.__struct_fields__, POSITIONAL.get(name, ()))
     values, source = read_values(schema, arguments.recipe, arguments.overrides)
-    from_user(schema, values, source)  # usage errors, before the stage and torch are imported
-    module = load_stage(name)
-    recipe = from_user(module.Recipe, values, source)
-    result = module.run(recipe, "--quiet" in args)
+    checked = from_user(schema, values, source)  # usage errors, before the stage and torch are imported
+    with explain_missing_torch():
+        module = load_stage(name)
+        recipe = from_user(recipe_type(module, checked), values, source)
+        result = module.run(recipe, "--quiet" in args)
     if "--json" in args:
         print(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON
     return module.code(result) if hasattr(module, "code") else 0

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from .commands import STAGES
 from .config import KeyHelp, iter_keys, suggest
 from .errors import UserError
+from .recipes import list_shipped
 from .schema import load_stage_schema
 
 USAGE = "bertsmith STAGE [RECIPE.toml] [key=value ...] [--json] [--quiet] [--help]"
@@ -175,7 +176,10 @@ def format_overview() -> str:
     """The page of `bertsmith --help`."""
     name_width = max(map(len, STAGES))
     stages = "\n".join(f"  {name.ljust(name_width)}  {description}" for name, description in STAGES.items())
-    return f"usage: {USAGE}\n\nstages:\n{stages}\n\n`bertsmith STAGE --help` shows examples and the main keys of a stage."
+    names = ", ".join(name.removesuffix(".toml") for name in list_shipped())
+    recipes = textwrap.fill(names, _page_width(), initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    last_line = "`bertsmith STAGE --help` shows examples and the main keys of a stage."
+    return f"usage: {USAGE}\n\nstages:\n{stages}\n\nshipped recipes, such as recipes/lora.toml:\n{recipes}\n\n{last_line}"
 
 
 def format_stage_help(stage: str, args: Sequence[str]) -> str:

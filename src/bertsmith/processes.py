@@ -26,6 +26,7 @@ from .errors import Interrupted, UserError
 
 T = TypeVar("T")
 PARENT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_main_module_lock = threading.RLock()
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 SHUTDOWN_TIMEOUT = 30.0  # seconds that a job has to save a checkpoint after SIGTERM
 INTERRUPTED = "interrupted"
@@ -40,7 +41,7 @@ class WorkerPool:
         )
 
     def submit(self, fn: Callable[..., T], *args: Any) -> "Future[T]":
-        with hide_main_module(), _block_signals():  # the executor starts processes on submit
+        with _hide_main_module(), _block_signals():  # the executor starts processes on submit
             return self.executor.submit(fn, *args)
 
     def __enter__(self) -> "WorkerPool":
@@ -51,14 +52,19 @@ class WorkerPool:
 
 
 @contextmanager
-def hide_main_module() -> Iterator[None]:
-    """Replace `__main__` while a process is spawned: the child would run its file again, and an unguarded script with it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+def _hide_main_module() -> Iterator[None]:
+    """Replace `__main__` while a process is spawned: the child would run its file again, and an unguarded script with it.
+
+    multiprocessing has no setting for that. It looks `__main__` up in the thread that starts the process; the lock keeps
+    threads that start processes at the same time from restoring each other's replacement.
+    """
+    with _main_module_lock:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 @contextmanager
@@ -181,8 +187,9 @@ class _Worker:
     def __init__(self, num_workers: int) -> None:
         context = get_context("spawn")
         self.pipe, child_pipe = context.Pipe()
-        self.process = context.Process(target=_worker_main, args=(child_pipe,))
-        with hide_main_module(), _limit_threads(num_workers):
+        threads = max(1, int(os.environ.get(THREADS_VARIABLE) or os.cpu_count() or 1) // num_workers)
+        self.process = context.Process(target=_worker_main, args=(child_pipe, threads))
+        with _hide_main_module():
             self.process.start()
         child_pipe.close()
 
@@ -221,7 +228,8 @@ def _wait_ready(busy: Sequence[_Worker]) -> list[_Worker]:
     return [worker for worker in busy if worker.pipe in ready or worker.process.sentinel in ready]
 
 
-def _worker_main(pipe: Connection) -> None:
+def _worker_main(pipe: Connection, threads: int) -> None:
+    os.environ[THREADS_VARIABLE] = str(threads)  # read by torch and numpy, which the first job imports
     os.setpgrp()  # signals of the terminal or of `timeout` go to the parent only, which forwards SIGTERM once
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     signal.signal(signal.SIGTERM, _raise_interrupt)
@@ -252,19 +260,6 @@ def _free_memory() -> None:
     if torch is not None and torch.cuda.is_initialized():
         with suppress(RuntimeError):  # a device that failed
             torch.cuda.empty_cache()
-
-
-@contextmanager
-def _limit_threads(num_workers: int) -> Iterator[None]:
-    """Set OMP_NUM_THREADS for a process started inside, so that the workers share the cores."""
-    old_value = os.environ.get(THREADS_VARIABLE)
-    os.environ[THREADS_VARIABLE] = str(max(1, int(old_value or os.cpu_count() or 1) // num_workers))
-    try:
-        yield
-    finally:
-        os.environ.pop(THREADS_VARIABLE)
-        if old_value is not None:
-            os.environ[THREADS_VARIABLE] = old_value
 
 
 def _stop_workers(idle: Sequence[_Worker], busy: Sequence[_Worker]) -> None:

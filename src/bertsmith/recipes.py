@@ -6,6 +6,7 @@ takes `a,b` or TOML, true and false may be capitalized, a table takes TOML, a pr
 
 import tomllib
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -24,6 +25,7 @@ from .config import (
 )
 
 T = TypeVar("T")
+SHIPPED_FOLDER = Path(__file__).with_name("recipe_files")  # in the repository a link to recipes/
 UNSET = "none"  # what a user types for a key without a value; TOML has no null
 
 
@@ -44,11 +46,23 @@ def read_values(config_type: Any, path: Path | None = None, overrides: Iterable[
     return values, str(path) if path else ""
 
 
+def list_shipped() -> list[str]:
+    """File names of the recipes that come with the package."""
+    return sorted(path.name for path in SHIPPED_FOLDER.glob("*.toml"))
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
+    """A recipe file; `lora.toml` and `recipes/lora.toml` are the shipped recipe of that name where there is no such file."""
+    if not path.exists() and path.parent in (Path("."), Path("recipes")) and path.name in list_shipped():
+        path = SHIPPED_FOLDER / path.name
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without a byte order mark
     except FileNotFoundError:
-        raise RecipeError(f"there is no recipe file {path}; a recipe is a TOML file, settings are written key=value") from None
+        matches = get_close_matches(path.stem, [name.removesuffix(".toml") for name in list_shipped()], n=1, cutoff=0.7)
+        hint = f" (shipped: {matches[0]}.toml)" if matches else ""
+        raise RecipeError(
+            f"there is no recipe file {path}{hint}; a recipe is a TOML file, settings are written key=value"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not valid TOML: {error}") from None
 

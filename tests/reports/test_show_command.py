@@ -9,7 +9,7 @@ import pytest
 
 from bertsmith import api
 from bertsmith.cli import main
-from bertsmith.commands import show
+from bertsmith.commands import show_pages
 from bertsmith.config import from_dict
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
@@ -283,7 +283,7 @@ def test_show_masks_rejects_settings_without_samples(tmp_path, corpus, objective
 @pytest.mark.parametrize("objective", ["mlm-nsp", "mlm"])
 def test_show_masks_uses_documents_of_pretraining(tmp_path, corpus, objective):
     settings = {"corpus": str(corpus.path), "objective": objective, "validation_split": 0.3, "seed": 5, "out": str(tmp_path)}
-    document_ids = show._build_loader(from_dict(show.Recipe, {"kind": "masks", **settings}), corpus).document_ids
+    document_ids = show_pages._build_loader(from_dict(show_pages.Recipe, {"kind": "masks", **settings}), corpus).document_ids
     assert np.array_equal(document_ids, split_corpus(from_dict(PretrainRecipe, settings), corpus)[0])
 
 

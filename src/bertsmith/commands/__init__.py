@@ -5,6 +5,7 @@ A module is imported only when its stage runs: help and usage errors come from `
 
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 STAGES = {
     "tokenizer": "train a tokenizer on text files",
@@ -33,3 +34,12 @@ def load_stage(name: str) -> ModuleType:
     """Import the module of a stage, which has `Recipe` and `run(recipe, quiet)`."""
     module = "import_model" if name == "import" else name.replace("-", "_")  # `import` is a Python keyword
     return import_module(f".{module}", __name__)
+
+
+def recipe_type(stage: Any, checked: Any) -> Any:
+    """The struct to read a recipe into that has been checked against the schema.
+
+    It is the `Recipe` of the stage's module. A module with a function `recipe_type` decides by the values: some kinds of
+    `show` need no torch, and take the struct of the schema, which has the same fields.
+    """
+    return stage.recipe_type(checked) if hasattr(stage, "recipe_type") else stage.Recipe

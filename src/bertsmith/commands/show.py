@@ -1,23 +1,21 @@
-"""`bertsmith show`: HTML pages of a corpus, its masks, training curves, word senses, attention spans or LSH buckets."""
+"""`bertsmith show`: HTML pages of a corpus, its masks, training curves, word senses, attention spans or LSH buckets.
+
+The pages of a corpus and of training curves need no torch. The others, and `Recipe`, are in `show_pages`.
+"""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ..artifacts import read_json, resolve_path
-from ..config import Config, NonNegInt, PosInt, Probability, from_dict, to_dict
+from ..artifacts import resolve_path
 from ..console import Console
-from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..errors import UserError
-from ..evaluation.word_senses.page import render_page as render_senses
-from ..objectives import NextSentenceMLM, ObjectiveConfig
-from ..pretraining.setup import MaxLength
 from ..reports.corpus import render_corpus
-from ..reports.finetuning import render_filled_masks
 from ..reports.html import Section, render_document, write_page
-from ..reports.masking import render_masks
-from ..reports.mixer_stats import BucketLayer, SpanLayer, render_buckets, render_spans
-from ..reports.training_curves import render_curves, render_results
+from ..reports.training_curves import render_curves
+
+if TYPE_CHECKING:
+    from .show_pages import Recipe
 
 Kind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
 KINDS = get_args(Kind)
@@ -27,148 +25,78 @@ OPTIONAL_KEYS = {"masks": ("objective", "max_length", "samples", "seed", "epoch"
          "curves": ("corpus",), "corpus": (), "run": ("samples", "epoch", "texts"),
          "senses": ("model", "models", "word", "points", "skip_bad"),
          "spans": (), "buckets": ()}  # fmt: skip
-BATCH_TOKENS = 16_384  # of the batches that samples are taken from
-MAX_BUCKET_TOKENS = 2048  # bucket statistics compare all pairs of tokens
+WITHOUT_TORCH = ("corpus", "curves")
 
 
-class Recipe(Config, frozen=True):
-    """The kind of page, its inputs and the HTML file to write."""
+def __getattr__(name: str) -> Any:
+    """`Recipe`, imported on first use: its key `objective` is defined with torch."""
+    if name != "Recipe":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .show_pages import Recipe
 
-    kind: Annotated[Kind, "kind of page; also as `bertsmith show masks ...`"]
-    out: Annotated[str, "output HTML file"]
-    corpus: Annotated[
-        str | None, "corpus folder (masks, corpus, run, buckets; curves: for the baseline of an unfinished run)"
-    ] = None
-    model: Annotated[str | None, "checkpoint folder (curves, run, senses, spans, buckets; curves: also while training)"] = None
-    objective: Annotated[ObjectiveConfig, "masks: objective, as in `pretrain`"] = NextSentenceMLM()
-    max_length: Annotated[MaxLength, "masks: maximum sequence length, in tokens"] = 128
-    samples: Annotated[PosInt, "masks, run: number of samples"] = 12
-    seed: Annotated[int, "masks: random seed, as in `pretrain`"] = 0
-    epoch: Annotated[NonNegInt, "masks, run: epoch of the samples, from 0"] = 0
-    validation_split: Annotated[Probability, "masks: as in `pretrain`, to show the samples it reads"] = 0.01
-    texts: Annotated[tuple[str, ...], "run: texts with [MASK] to fill"] = ()
-    models: Annotated[tuple[str, ...], "senses: several checkpoints or word vectors, side by side"] = ()
-    data: Annotated[str | None, "senses: table of sentences (text, position or [[word]], sense) or CoarseWSD-20 folder"] = None
-    word: Annotated[str | None, "senses: the word; default: all words of the folder, as tables only"] = None
-    points: Annotated[PosInt, "senses: number of occurrences to plot, sampled evenly"] = 150
-    skip_bad: Annotated[bool, "senses: skip invalid rows and rows without the word, and count them"] = False
+    return Recipe
 
 
-def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
+def recipe_type(checked: "Recipe") -> "type[Recipe]":
+    """The struct of the schema, which `checked` is of, for pages without torch; `Recipe` for the others."""
+    if checked.kind in WITHOUT_TORCH:
+        return type(checked)
+    from .show_pages import Recipe
+
+    return Recipe
+
+
+def run(recipe: "Recipe", quiet: bool = False) -> dict[str, Any]:
     """Write the page; a key that this kind does not take is an error."""
     _check_keys(recipe)
     out = resolve_path(recipe.out, "out")
     console, result = Console(quiet), dict[str, Any]()
-    if recipe.kind == "senses":
-        models = [*([recipe.model] if recipe.model else []), *recipe.models]
-        title, sections, result = render_senses(models, str(recipe.data), recipe.word, recipe.points, recipe.skip_bad, console)
+    if recipe.kind == "corpus":
+        title, sections = _corpus_page(recipe)
+    elif recipe.kind == "curves":
+        title, sections = _curves_page(recipe)
     else:
-        pages = {"masks": _masking_page, "curves": _curves_page, "corpus": _corpus_page, "run": run_page, "spans": _spans_page}
-        pages |= {"buckets": _buckets_page}
-        title, sections = pages[recipe.kind](recipe)
+        from . import show_pages as pages
+
+        if recipe.kind == "senses":
+            title, sections, result = pages.senses_page(recipe, console)
+        else:
+            render = {
+                "masks": pages.masking_page,
+                "run": pages.run_page,
+                "spans": pages.spans_page,
+                "buckets": pages.buckets_page,
+            }
+            title, sections = render[recipe.kind](recipe)
     sources = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
     write_page(out, render_document(title, " · ".join(str(Path(source)) for source in sources if source), sections))
     console.info(f"wrote {out}")
     return {"out": str(out), "kind": recipe.kind, "bytes": out.stat().st_size, **result}
 
 
-def _check_keys(recipe: Recipe) -> None:
+def _check_keys(recipe: "Recipe") -> None:
     for name in REQUIRED_KEYS[recipe.kind]:
         if getattr(recipe, name) is None:
             raise UserError(f"show {recipe.kind} needs {name}={'FILE' if name == 'data' else 'FOLDER'}")
-    defaults = Recipe(kind=recipe.kind, out=recipe.out)
+    defaults = type(recipe)(kind=recipe.kind, out=recipe.out)
     allowed = ("kind", "out", *REQUIRED_KEYS[recipe.kind], *OPTIONAL_KEYS[recipe.kind])
     for name in recipe.__struct_fields__:
         if name not in allowed and getattr(recipe, name) != getattr(defaults, name):
             raise UserError(f"show {recipe.kind} does not take {name}; its keys are {', '.join(allowed[1:])}")
 
 
-def _masking_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    if not recipe.objective.can_fill_mask:
-        raise UserError(f"objective={recipe.objective.__struct_config__.tag} does not mask tokens; set an MLM objective, "
-                        "or use `bertsmith show corpus`")  # fmt: skip
-    corpus = _open_corpus(recipe)
-    return "Masked training samples", [render_masks(corpus, _build_loader(recipe, corpus), recipe.samples, recipe.epoch)]
+def _curves_page(recipe: "Recipe") -> tuple[str, list[Section]]:
+    baseline = open_corpus(recipe).card["unigram_entropy"] if recipe.corpus else None
+    return "Training curves", [render_curves(model_folder(recipe), baseline)]
 
 
-def _curves_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    baseline = _open_corpus(recipe).card["unigram_entropy"] if recipe.corpus else None
-    return "Training curves", [render_curves(_model_folder(recipe), baseline)]
+def _corpus_page(recipe: "Recipe") -> tuple[str, list[Section]]:
+    return "Corpus statistics", [render_corpus(open_corpus(recipe))]
 
 
-def _corpus_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    return "Corpus statistics", [render_corpus(_open_corpus(recipe))]
-
-
-def _spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    from ..model import checkpoint
-    from ..model.mixers.adaptive_span import AdaptiveSpanAttention
-
-    model, _, _ = checkpoint.load(_model_folder(recipe))
-    mixers = [mixer for mixer in model.encoder.stack.mixers if isinstance(mixer, AdaptiveSpanAttention)]
-    if not mixers:
-        raise UserError(f"{recipe.model} has no learned attention spans; models with mixer=adaptive-span have them")
-    for mixer in mixers:
-        mixer.prepare_forward()
-    config = mixers[0].config
-    layers = [SpanLayer(mixer.current_spans.tolist(), mixer.trimmed_span) for mixer in mixers]
-    return "Attention spans", [render_spans(layers, config.max_span, config.span_ramp, config.causal)]
-
-
-def _buckets_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    import torch
-
-    from ..model import checkpoint
-    from ..model.batch import Inputs
-    from ..model.mixers.reformer.bucket_stats import compute_bucket_stats
-    from ..model.packing import Layout
-
-    model, _, _ = checkpoint.load(_model_folder(recipe))
-    ids = _open_corpus(recipe).tokens[: min(MAX_BUCKET_TOKENS, model.config.encoder.max_position_embeddings)]
-    tokens = torch.from_numpy(ids.astype("int64"))
-    layers = compute_bucket_stats(model, Inputs(tokens, Layout.from_lengths([len(tokens)])))
-    if not layers:
-        raise UserError(f"{recipe.model} has no LSH buckets; models with mixer=reformer have them")
-    return "LSH buckets", [render_buckets([BucketLayer(*layer) for layer in layers], len(tokens))]
-
-
-def run_page(recipe: Recipe) -> tuple[str, list[Section]]:
-    """Results, filled masks, training curves, masked samples (with the model's own objective and seed) and corpus."""
-    from ..inference.predictor import load
-
-    folder, corpus = _model_folder(recipe), _open_corpus(recipe)
-    predictor = load(folder)
-    filled = [(text, predictor.fill(text)) for text in recipe.texts]
-    sections = [render_results(folder), *([render_filled_masks(filled)] if filled else []), render_curves(folder)]
-    train_recipe = _training_recipe(recipe, folder)
-    if train_recipe.objective.can_fill_mask:
-        sections.append(render_masks(corpus, _build_loader(train_recipe, corpus), recipe.samples, recipe.epoch))
-    return "Pre-training report", [*sections, render_corpus(corpus)]
-
-
-def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe with the objective, max_length, seed and validation_split of the model's pre-training (from config.json)."""
-    pretrain_settings = read_json(folder / "config.json").get("recipe", {})
-    settings = {
-        name: pretrain_settings[name] for name in ("objective", "seed", "validation_split") if name in pretrain_settings
-    }
-    if pretrain_settings.get("valid"):
-        settings["validation_split"] = 0.0  # there is a separate validation corpus
-    if pretrain_settings.get("max_length"):
-        settings["max_length"] = pretrain_settings["max_length"][0]
-    return from_dict(Recipe, {**to_dict(recipe), **settings}, str(folder / "config.json"))
-
-
-def _open_corpus(recipe: Recipe) -> Corpus:
+def open_corpus(recipe: "Recipe") -> Corpus:
     return Corpus.open(resolve_path(recipe.corpus or "", "corpus"))
 
 
-def _model_folder(recipe: Recipe) -> Path:
+def model_folder(recipe: "Recipe") -> Path:
     return resolve_path(recipe.model or "", "model")
-
-
-def _build_loader(recipe: Recipe, corpus: Corpus) -> BatchLoader:
-    documents, _ = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)  # the split of `pretrain`
-    return recipe.objective.build_batches(
-        corpus, documents, recipe.max_length, max(BATCH_TOKENS, recipe.max_length), recipe.seed
-    )

@@ -3,14 +3,13 @@
 Also loads the newest intact checkpoint of an unfinished run.
 """
 
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
 
 from .. import tensors
-from ..artifacts import MANIFEST, read_json, verify_manifest
+from ..artifacts import MANIFEST, is_locked, read_json, verify_manifest
 from ..corpus.build import JOURNAL, is_interrupted
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
@@ -74,7 +73,7 @@ def check_run_finished(folder: Path, log: TrainingLog | None) -> Iterator[Findin
     """A run that has not finished: still running, or interrupted."""
     saved_step = max(map(checkpoint.checkpoint_step, checkpoint.list_checkpoints(folder / "state")), default=0)
     observation = f"the log ends at step {log.steps if log else 0:,}, the last checkpoint is of step {saved_step:,}"
-    if is_running(folder):
+    if is_locked(folder):
         yield Finding(
             "still training", "note", observation, "the run is in progress", "run `bertsmith doctor` again when it has finished"
         )
@@ -88,19 +87,6 @@ def check_run_finished(folder: Path, log: TrainingLog | None) -> Iterator[Findin
         INTERRUPTED, "problem", observation, "the run was killed, interrupted or failed: there is no model yet",
         f"run the same command again to resume from the checkpoint{hint}",
     )  # fmt: skip
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a process holds the lock of `artifacts.lock_output` on the folder; does not disturb that process."""
-    lock = folder.absolute().with_name(f".{folder.absolute().name}.lock")
-    if not lock.exists():
-        return False
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 def compute_weight_std(weights: dict[str, Tensor]) -> float:

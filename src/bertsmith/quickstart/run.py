@@ -219,7 +219,7 @@ def _print_predictions(predictor: "Predictor", texts: Sequence[str], console: Co
 
 def _write_report(folder: Path, base: str | None, comparison: FinetuningComparison | None) -> str:
     """One HTML page: masks filled by the shipped model, the fine-tuning comparison, and the run of the small model."""
-    from ..commands import show
+    from ..commands import show_pages
 
     out = folder / "report.html"
     recipe = {
@@ -229,7 +229,7 @@ def _write_report(folder: Path, base: str | None, comparison: FinetuningComparis
         "texts": DOCSTRING_TEXTS,
         "out": str(out),
     }
-    title, run_sections = show.run_page(from_dict(show.Recipe, recipe))
+    title, run_sections = show_pages.run_page(from_dict(show_pages.Recipe, recipe))
     comparison_sections = [render_comparison("Fine-tuning: package of a docstring", comparison)] if comparison else []
     if not base:
         write_page(out, render_document(title, str(folder), [*run_sections, *comparison_sections]))

@@ -4,6 +4,7 @@ import codecs
 import csv
 import json
 import re
+import threading
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import chain
@@ -17,6 +18,8 @@ SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, also compressed (.gz .xz .bz2 .zst)"
 _COMPRESSED_SUFFIXES, _SEPARATORS = {".gz", ".xz", ".bz2", ".zst"}, {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": ""}
 # Code points of `surrogateescape`: invalid bytes survive decoding, so that the line can be reported.
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
+_MAX_FIELD_CHARS = 2**31 - 1
+_field_limit_lock = threading.RLock()
 
 
 class TableRecord(NamedTuple):
@@ -113,12 +116,11 @@ def _read_tsv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidReco
 
 
 def _read_csv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidRecord]:
-    csv.field_size_limit(2**31 - 1)  # process-wide; the default of 131,072 characters is less than a long document
     reader = csv.reader((f"{text}\n" for _, text in lines), strict=True)
     while True:
         line = reader.line_num + 1  # first line of the row: a quoted field may span several
         try:
-            values = next(reader, None)
+            values = _next_csv_row(reader)
         except csv.Error as error:
             yield InvalidRecord(line, f"{error}; is a quote not closed, or not doubled?")
             continue
@@ -128,6 +130,16 @@ def _read_csv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidReco
             yield InvalidRecord(line, "it is not UTF-8")
         elif values:
             yield line, values
+
+
+def _next_csv_row(rows: Iterator[list[str]]) -> list[str] | None:
+    """The next row, of fields of any length. The limit of the csv module, 131,072 characters, is one for the whole process."""
+    with _field_limit_lock:
+        limit = csv.field_size_limit(_MAX_FIELD_CHARS)
+        try:
+            return next(rows, None)
+        finally:
+            csv.field_size_limit(limit)
 
 
 def _read_jsonl(lines: LineReader) -> Iterator[TableRecord | InvalidRecord]:
