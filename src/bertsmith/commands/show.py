@@ -10,7 +10,7 @@ from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..errors import UserError
 from ..evaluation.word_senses.page import render_page as render_senses
-from ..objectives import NextSentenceMLM, ObjectiveConfig
+from ..objectives import NextSentenceMLM, ObjectiveConfig, require_network
 from ..pretraining.setup import MaxLength
 from ..reports.corpus import render_corpus
 from ..reports.finetuning import render_filled_masks
@@ -169,6 +169,6 @@ def _model_folder(recipe: Recipe) -> Path:
 
 def _build_loader(recipe: Recipe, corpus: Corpus) -> BatchLoader:
     documents, _ = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)  # the split of `pretrain`
-    return recipe.objective.build_batches(
+    return require_network(recipe.objective).build_batches(
         corpus, documents, recipe.max_length, max(BATCH_TOKENS, recipe.max_length), recipe.seed
     )
