@@ -14,13 +14,16 @@ from typing import Any
 
 import torch
 
+from bertsmith.console import Console
 from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives.supervised import ExampleBatches, Supervised
+from bertsmith.runs import Run
 from bertsmith.tasks import TextClassification
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.train.config import TrainConfig
 from bertsmith.train.optim import Adamw
+from bertsmith.train.setup import prepare
 from bertsmith.train.trainer import Trainer
 
 from . import peer
@@ -99,7 +102,8 @@ def _build_ours(
         model, timer, out = build_model(config, 0), StepTimer(WARMUP_STEPS, WARMUP_STEPS + steps), bench.folder / "ours"
         model.encoder.load_state_dict(base.encoder.state_dict())
         on_step = lambda step, report: timer(step)
-        Trainer(model, objective, train, out, seed=0, quiet=True, on_step=on_step).fit(batches)
+        run = Run(out, console=Console(quiet=True))
+        Trainer(prepare(model, train), objective, run, 0, on_step=on_step).fit(batches)
         shutil.rmtree(out)
         return sum(batches(k).target_counts["task"] for k in range(WARMUP_STEPS, WARMUP_STEPS + steps)) / timer.elapsed
 

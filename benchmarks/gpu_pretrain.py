@@ -8,7 +8,6 @@ lengths are uniform from an eighth of the longest up. `trace` writes a profile o
 """
 
 import gc
-import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ import numpy as np
 import torch
 
 from bertsmith.corpus.collate import NumpyBatch
-from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import NextSentenceMLM
-from bertsmith.train import distributed, optim, precision
+from bertsmith.train.anomaly import AnomalyDetector
 from bertsmith.train.config import TrainConfig
+from bertsmith.train.setup import prepare
 from bertsmith.train.step import UpdateStep
 
 from .inputs import BenchmarkInputs
@@ -84,15 +83,12 @@ def _build_our_step(arrays: NumpyBatch, name: str) -> Callable[[], Any]:
     """A step as the trainer does it, including the transfer of the losses."""
     objective, train = NextSentenceMLM(), TrainConfig(steps=1, precision="bf16", device="cuda")
     model = build_model(ModelConfig(encoder=EncoderConfig.presets[name], vocab_size=VOCAB_SIZE, heads=objective.heads()), 0)
-    prepared = precision.prepare_model(model.train(), train)
-    optimizer = train.optimizer.build(optim.build_param_groups(model, train.weight_decay), train.learning_rate)
-    update = UpdateStep(objective, prepared, distributed.init_distributed(prepared.device, 1), optimizer, train.max_grad_norm)
-    batch: Batch = objective.to_batch(arrays).to(prepared.device)
+    setup = prepare(model.train(), train)
+    update, detector = UpdateStep(setup, objective), AnomalyDetector(0.0, 1)
+    batch = objective.to_batch(arrays).to(setup.device)
 
     def step() -> None:
-        pending = update.compute_grads([(0, batch)], ())
-        update.apply_unless_anomalous(pending, 1e-4, math.inf)
-        update.fetch_result(pending)
+        update([(0, batch)], 1e-4, (), detector)
 
     return step
 

@@ -5,10 +5,10 @@ import torch
 
 from bertsmith import api
 from bertsmith.corpus.store import Corpus
-from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import NextSentenceMLM
+from bertsmith.train.objective import Batch
 
 from .inputs import BenchmarkInputs
 from .timing import median_seconds

@@ -1,29 +1,122 @@
-"""Output folder of a training run: identified by a hash of recipe and inputs, locked while written, published at the end."""
+"""A resumable training run: its folder, locked while written, its identity, checkpoints, stop signals and publication.
+
+The Trainer and the training of word vectors both use it. It knows nothing of models: what is saved are tensors by name.
+"""
 
 import platform
 import shutil
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
+from os import environ
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from . import __version__
+from . import __version__, artifacts
 from .artifacts import MANIFEST, check_writable, content_hash, fingerprint, lock_output, read_json, resolve_path, write_manifest
 from .config import Config, to_dict
 from .console import Console
-from .errors import UserError
-from .model import checkpoint
-from .model.model import Model
-from .tokenization.tokenizer import Tokenizer
-from .train.distributed import world_size
+from .errors import Interrupted, UserError
+from .tensors import load_tensors, save_tensors
+
+PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
 
 # Keys of [train] that may change when a run resumes: they set how the work is done. (Another device may round differently.)
 RUN_ID_EXCLUDED = ("workers", "device", "save_total_limit", "save_every", "eval_every", "log_every", "tensorboard")
+
+WriteModel = Callable[[Path, dict[str, Any], dict[str, Any]], None]  # folder, card, and what config.json records of the run
+
+
+class Checkpoint(NamedTuple):
+    """A loaded checkpoint."""
+
+    folder: Path
+    tensors: dict[str, dict[str, Tensor]]  # by file, such as model and optimizer
+    progress: dict[str, Any]  # contents of progress.json
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that can be killed at any time: the same command resumes it from the newest checkpoint, `state/step-N`.
+
+    identity: hash of everything that determines the result (`compute_run_id`); checkpoints of another one are refused.
+    finished_result: the result stored in the folder, if the run has finished; there is nothing to do then.
+    """
+
+    folder: Path
+    identity: str = ""
+    console: Console = field(default_factory=Console)
+    finished_result: dict[str, Any] | None = None
+
+    @property
+    def state(self) -> Path:
+        """Folder of the checkpoints, removed by `publish`."""
+        return self.folder / "state"
+
+    def load_latest_checkpoint(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """The newest intact checkpoint, or None if there is none; damaged ones are skipped with a warning."""
+        checkpoint = _load_newest_intact(self.state, warn)
+        saved_identity = checkpoint and checkpoint.progress.get("fingerprint")
+        if checkpoint and saved_identity != self.identity:
+            raise UserError(
+                f"{self.folder} contains checkpoints of another recipe ({saved_identity or '-'}, not {self.identity or '-'}); "
+                f"choose another `out`, or remove {self.state} to start over"
+            )
+        return checkpoint
+
+    def save_checkpoint(
+        self, step: int, tensors: Mapping[str, dict[str, Tensor]], progress: dict[str, Any], save_total_limit: int
+    ) -> None:
+        """Writes `NAME.safetensors` for each key of `tensors`, and progress.json, atomically; then removes old checkpoints.
+
+        The newest `save_total_limit` checkpoints up to `step` remain. Later ones remain after a rollback, to be overwritten.
+        """
+        with artifacts.atomic_folder(self.state / f"step-{step}") as temp_folder:
+            for name, group in tensors.items():
+                # copies: safetensors refuses tensors that share memory
+                copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in group.items()}
+                save_tensors(copies, temp_folder / f"{name}.safetensors")
+            artifacts.write_json(temp_folder / PROGRESS_FILE, {**progress, "fingerprint": self.identity})
+        for old in [path for path in list_checkpoints(self.state) if checkpoint_step(path) <= step][:-save_total_limit]:
+            shutil.rmtree(old)
+        for temp_folder in self.state.glob("step-*.part"):  # left by a run that was killed while saving
+            shutil.rmtree(temp_folder)
+
+    def interrupted(self, progress: str) -> Interrupted:
+        """The error that ends a stopped run; progress: how far the saved checkpoint is, such as `step 12`."""
+        return Interrupted(f"checkpoint saved at {progress}; run the same command again to resume")
+
+    def publish(self, write_model: WriteModel, card: dict[str, Any], record: dict[str, Any], recipe: Config) -> None:
+        """Writes the finished model; the manifest, written last, marks it complete. Checkpoints are removed.
+
+        record: what config.json says of the run, besides the model, the recipe and the version.
+        """
+        versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        card |= {"identity": self.identity, "command": command_line(), "versions": versions, "date": date}
+        write_model(self.folder, card, {**record, "recipe": to_dict(recipe), "version": __version__})
+        weights = [path.name for path in self.folder.glob("model*.safetensors*")]
+        write_manifest(self.folder, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
+        _remove_state(self.folder)
+
+
+@contextmanager
+def open_run(folder: Path, identity: str, console: Console) -> Iterator[Run]:
+    """The run of a folder, which is locked inside the block."""
+    if world_size() > 1:  # all ranks share one folder, so no lock
+        yield Run(folder, identity, console, _read_finished_result(folder, identity, console))
+        return
+    with lock_output(folder):
+        yield Run(folder, identity, console, _read_finished_result(folder, identity, console))
 
 
 def compute_run_id(recipe: Config, **paths: str | None) -> str:
@@ -41,14 +134,59 @@ def compute_run_id(recipe: Config, **paths: str | None) -> str:
     return fingerprint({name: value for name, value in values.items() if name != "out"})
 
 
+def list_checkpoints(state: Path) -> list[Path]:
+    """Folders of complete checkpoints, oldest first."""
+    paths = [path for path in state.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
+    return sorted(paths, key=checkpoint_step)
+
+
+def checkpoint_step(path: Path) -> int:
+    """N of a folder `step-N`."""
+    return int(path.name.removeprefix("step-"))
+
+
+class StopRequest:
+    """True once a stop signal has been received."""
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    def __bool__(self) -> bool:
+        return self._requested
+
+    def request(self) -> None:
+        self._requested = True
+
+
 @contextmanager
-def open_run(out: Path, run_id: str, console: Console) -> Iterator[dict[str, Any] | None]:
-    """Locks the folder; yields the stored result if the same recipe has finished there, None if there is work to do."""
-    if world_size() > 1:  # all ranks share one folder, so no lock
-        yield _read_finished_result(out, run_id, console)
-        return
-    with lock_output(out):
-        yield _read_finished_result(out, run_id, console)
+def catch_stop_signals() -> Iterator[StopRequest]:
+    """Inside the block, Ctrl-C (SIGINT) and SIGTERM request a stop between two steps.
+
+    The first signal sets the StopRequest and restores the old handler, so that a second one takes effect. Only the main
+    thread can set handlers; in other threads the request stays False.
+    """
+    stop_request = StopRequest()
+    old_handlers: dict[int, Any] = {}
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        stop_request.request()
+        signal.signal(signal_number, old_handlers[signal_number])
+
+    if threading.current_thread() is threading.main_thread():
+        for stop_signal in (signal.SIGTERM, signal.SIGINT):
+            # SIG_DFL for a handler that was not set from Python, which cannot be restored
+            old_handlers[stop_signal] = signal.getsignal(stop_signal) or signal.SIG_DFL
+            signal.signal(stop_signal, handle)
+    try:
+        yield stop_request
+    finally:
+        for number, handler in old_handlers.items():
+            signal.signal(number, handler)
+
+
+def world_size() -> int:
+    """Number of processes torchrun started; 1 without torchrun."""
+    return int(environ.get("WORLD_SIZE", "1")) if "RANK" in environ else 1
 
 
 def command_line() -> list[str]:
@@ -57,23 +195,32 @@ def command_line() -> list[str]:
     return ["bertsmith" if program == "__main__.py" else program, *sys.argv[1:]]
 
 
-def publish(
-    out: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any], recipe: Config
-) -> None:
-    """Write the finished model; the manifest, written last, marks it complete. Training state is removed."""
-    versions = {"bertsmith": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
-    card |= {"command": command_line(), "versions": versions, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    record |= {"recipe": to_dict(recipe), "tokenizer_fingerprint": tokenizer.fingerprint, "version": __version__}
-    checkpoint.write_files(out, model, tokenizer, card, record)
-    weights = [path.name for path in out.glob("model*.safetensors*")]
-    write_manifest(out, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
-    _remove_state(out)
-
-
 def read_family(source: Path) -> dict[str, str]:
     """{"family": ...} of a checkpoint, to copy into the config.json of a model derived from it; {} if it has none."""
     family = read_json(source / "config.json").get("family")
     return {"family": family} if family else {}
+
+
+def _load_newest_intact(state: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    damage = ""
+    for path in reversed(list_checkpoints(state)):
+        try:
+            return _load_checkpoint(path)
+        except UserError as error:
+            damage = damage or str(error)
+            warn(f"{error}; trying the checkpoint before it")
+    if damage:
+        raise UserError(f"every checkpoint in {state} is damaged: {damage}; remove {state} to start over")
+    return None
+
+
+def _load_checkpoint(folder: Path) -> Checkpoint:
+    try:
+        artifacts.verify_manifest(folder)
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"{folder / MANIFEST} is damaged") from None
+    tensors = {path.stem: load_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
+    return Checkpoint(folder, tensors, read_json(folder / PROGRESS_FILE))
 
 
 def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str, Any] | None:

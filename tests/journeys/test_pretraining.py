@@ -16,8 +16,11 @@ import pytest
 
 import bertsmith
 from bertsmith.cli import main
+from bertsmith.console import Console
 from bertsmith.errors import UserError
+from bertsmith.runs import Run
 from bertsmith.tensors import load_tensors
+from bertsmith.train.setup import prepare
 from tests.conftest import make_chinese_text, make_english_text
 
 ROOT = Path(__file__).parents[2]
@@ -179,7 +182,8 @@ def test_gradient_accumulation_equals_one_large_batch(corpus):
         train = TrainConfig(
             steps=1, gradient_accumulation_steps=len(batches), learning_rate=1e-3, warmup_steps=0, lr_scheduler_type="constant"
         )
-        Trainer(model, objective, train, folder, seed=0, quiet=True).fit(lambda k, done, batches=batches: batches[k])
+        trainer = Trainer(prepare(model, train), objective, Run(folder, console=Console(quiet=True)), 0)
+        trainer.fit(lambda k, done, batches=batches: batches[k])
         weights.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
     progress = [json.loads((corpus.parent / f"accumulated-{n}" / "state/step-1/progress.json").read_text()) for n in (1, 4)]
     assert progress[0]["tokens"] == progress[1]["tokens"]

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 from bertsmith.config import from_dict
 from bertsmith.corpus.store import Corpus
-from bertsmith.model.batch import Batch
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM, SentencePairMLM
+from bertsmith.train.objective import Batch
 
 POST_NORM = {"num_hidden_layers": 2, "hidden_size": 16, "mixer": {"num_attention_heads": 2},
              "feedforward": {"intermediate_size": 24}, "max_position_embeddings": 64, "hidden_dropout_prob": 0.0,

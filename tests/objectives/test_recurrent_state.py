@@ -8,6 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.cli import main
+from bertsmith.console import Console
 from bertsmith.corpus.sampling import Streams
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
@@ -20,7 +21,9 @@ from bertsmith.model.segment_memory import SegmentMemory
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.objectives import CausalLM, MaskedLM, ReplacedTokenDetection
 from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
+from bertsmith.runs import Run
 from bertsmith.train import TrainConfig, Trainer
+from bertsmith.train.setup import prepare
 from tests.journeys.test_pretraining import kill_cli_when_exists, run_cli
 
 BATCH_SIZE, MAX_LENGTH = 4, 24
@@ -110,15 +113,11 @@ def train_two_steps(corpus, folder, span_loss, accumulate=1):
         log_every=1,
         device="cpu",
     )
-    trainer = Trainer(model, objective, config, folder, seed=0, quiet=True)
-    grads, original_apply = [], trainer.update_step.apply
-
-    def apply(lr):
-        grads.append(torch.stack([block.mixer.span.grad.clone() for block in model.encoder.stack.layers]))
-        original_apply(lr)
-
-    trainer.update_step.apply = apply
-    trainer.fit(lambda k, done: batches[k])
+    setup, grads = prepare(model, config), []
+    setup.optimizer.register_step_pre_hook(
+        lambda *_: grads.append(torch.stack([block.mixer.span.grad.clone() for block in model.encoder.stack.layers]))
+    )
+    Trainer(setup, objective, Run(folder, console=Console(quiet=True)), 0).fit(lambda k, done: batches[k])
     return grads[0], json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
 
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.batch import Batch, Inputs
+from bertsmith.model.batch import Inputs
 from bertsmith.model.heads import SequenceHeadConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.objectives.regularizers import AdversarialConfig, AdversarialObjective, RDrop
 from bertsmith.objectives.supervised import Supervised
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
+from bertsmith.train.objective import Batch
 from tests.model.test_lora import ENCODER
 
 OBJECTIVE = Supervised(TextClassification(labels=("a", "b")))

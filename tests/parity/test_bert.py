@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.batch import Batch, Inputs
+from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import Model, ModelConfig
 from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.objectives import NextSentenceMLM
+from bertsmith.train.objective import Batch
 
 transformers = pytest.importorskip("transformers")
 

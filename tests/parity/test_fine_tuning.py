@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from bertsmith.console import Console
 from bertsmith.objectives.supervised import ExampleBatches, Supervised
+from bertsmith.runs import Run
 from bertsmith.tasks import TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.train.config import TrainConfig
 from bertsmith.train.optim import Adamw
+from bertsmith.train.setup import prepare
 from bertsmith.train.trainer import Trainer
 from tests.parity.huggingface_models import import_folder, save_random_model, transformers
 
@@ -60,7 +63,8 @@ def test_fine_tuning_matches_transformers(tmp_path):
     task = TokenClassification(labels=LABELS)
     batches, history = ExampleBatches(task, task.encode(random_sentences(), tokenizer, 32), 40, seed=0), []
     record = lambda step, row: history.append((row["loss"], row["grad_norm"]))
-    Trainer(ours, Supervised(task), CONFIG, tmp_path / "run", seed=0, quiet=True, on_step=record).fit(batches)
+    run = Run(tmp_path / "run", console=Console(quiet=True))
+    Trainer(prepare(ours, CONFIG), Supervised(task), run, 0, on_step=record).fit(batches)
     expected = train_reference(model, [batches(k) for k in range(STEPS)])
     assert max(norm for _, norm in expected) > 1  # so that clipping is compared, too
     assert history == [pytest.approx(update, rel=1e-4) for update in expected]

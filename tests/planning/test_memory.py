@@ -19,9 +19,10 @@ from bertsmith.planning.machines import Machine
 from bertsmith.planning.memory import TensorSpec, measure_optimizer_state
 from bertsmith.planning.step import build_meta_model
 from bertsmith.recipes import read_recipe
-from bertsmith.train import optim, precision
+from bertsmith.train import optim
+from bertsmith.train.anomaly import AnomalyDetector
 from bertsmith.train.config import TrainConfig
-from bertsmith.train.distributed import DistributedState
+from bertsmith.train.setup import prepare
 from bertsmith.train.step import UpdateStep
 
 GPU_LIKE = Machine("a device that writes no checkpoints itself", memory=1, is_gpu=True)
@@ -83,14 +84,10 @@ def test_estimated_peak_memory_matches_profiler(setting):
 def measure_peak(config: ModelConfig, recipe: Recipe, batch: object) -> int:
     train, model = recipe.train, build_model(config, 0)
     model.encoder.stack.gradient_checkpointing = train.gradient_checkpointing
-    optimizer = train.optimizer.build(optim.build_param_groups(model, train.weight_decay), train.learning_rate)
-    update = UpdateStep(
-        recipe.objective, precision.prepare_model(model, train), DistributedState(), optimizer, train.max_grad_norm
-    )
+    update, detector = UpdateStep(prepare(model, train), recipe.objective), AnomalyDetector(0.0, 1)
     for _ in range(2):  # the first allocates the optimizer state
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            update.compute_grads([(i, batch) for i in range(train.gradient_accumulation_steps)], ())
-            update.apply(1e-4)
+            update([(i, batch) for i in range(train.gradient_accumulation_steps)], 1e-4, (), detector)
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     current = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):

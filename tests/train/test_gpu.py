@@ -30,7 +30,7 @@ def test_gpu_run_resumes_exactly(precision, tmp_path):
         assert (uninterrupted / name).read_bytes() == (killed / name).read_bytes(), name
     scaler = json.loads((killed / "state/step-12/progress.json").read_text())["grad_scaler"]
     assert bool(scaler) == (precision == "fp16")
-    assert trainer.prepared.device.type == "cuda"
+    assert trainer.setup.device.type == "cuda"
     if scaler:
         assert scaler["scale"] < 65536 and "fp16 overflow" in (killed / "metrics.jsonl").read_text()
 
@@ -51,14 +51,12 @@ def test_gpu_step_synchronizes_once(tmp_path):
     trainer = toy.build_trainer(tmp_path, CUDA, eval_sets={})
     batches = [(k, toy.Data()(k, 0.0).to("cuda")) for k in range(2)]
     # the first step creates the optimizer state
-    trainer.update_step.apply_unless_anomalous(trainer.update_step.compute_grads(batches, ()), 1e-3, 100.0)
+    trainer.update_step(batches, 1e-3, (), trainer.anomaly_detector)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            pending = trainer.update_step.compute_grads(batches, ())
-            trainer.update_step.apply_unless_anomalous(pending, 1e-3, 100.0)
-            trainer.update_step.fetch_result(pending)
+            trainer.update_step(batches, 1e-3, (), trainer.anomaly_detector)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert len([warning for warning in caught if "called a synchronizing" in str(warning.message)]) == 1

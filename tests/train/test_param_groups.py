@@ -112,7 +112,7 @@ def test_early_stopping_of_finished_run_loads_best_weights(tmp_path):
 
 def test_early_stopping_needs_eval_set_or_score(tmp_path):
     with pytest.raises(UserError, match="needs evaluation data"):
-        toy.build_trainer(tmp_path, EARLY_STOPPING, eval_sets=None)
+        toy.build_trainer(tmp_path, EARLY_STOPPING, eval_sets={})
 
 
 def test_early_stopping_evaluates_each_epoch_by_default():

@@ -78,7 +78,7 @@ def test_resume_fails_if_all_checkpoints_are_damaged(tmp_path):
     for step in (8, 12):
         flip_bit(tmp_path / "state" / f"step-{step}" / "model.safetensors")
     with pytest.raises(UserError, match=r"every checkpoint .* is damaged: .*step-12/model\.safetensors is damaged.*remove"):
-        toy.build_trainer(tmp_path)
+        toy.build_trainer(tmp_path).fit(toy.Data())
 
 
 def test_resume_of_finished_run_trains_nothing(uninterrupted):
@@ -94,20 +94,20 @@ def test_resume_of_finished_run_trains_nothing(uninterrupted):
 def test_resume_refuses_another_fingerprint(tmp_path):
     toy.build_trainer(tmp_path, fingerprint="a1").fit(toy.Data())
     with pytest.raises(UserError, match=r"another recipe \(a1, not b2\); choose another `out`, or remove"):
-        toy.build_trainer(tmp_path, fingerprint="b2")
+        toy.build_trainer(tmp_path, fingerprint="b2").fit(toy.Data())
 
 
 def test_resume_refuses_checkpoint_of_another_model(tmp_path):
     toy.build_trainer(tmp_path).fit(toy.Data())
     with pytest.raises(UserError, match=r"model\.safetensors does not match this model"):
-        toy.build_trainer(tmp_path, model=torch.nn.Linear(2, 2))
+        toy.build_trainer(tmp_path, model=torch.nn.Linear(2, 2)).fit(toy.Data())
 
 
 def test_checkpoints_hold_progress_and_are_pruned(tmp_path):
     toy.build_trainer(tmp_path, fingerprint="a1").fit(toy.Data())
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["step-12", "step-8"]
     progress = json.loads((tmp_path / "state" / "step-12" / "progress.json").read_text())
-    assert (progress["step"], progress["fingerprint"], progress["rollbacks"]) == (12, "a1", 0)
+    assert (progress["step"], progress["fingerprint"], progress["anomalies"]["rollbacks"]) == (12, "a1", 0)
     assert not list((tmp_path / "state").rglob("*.p[tk]*"))
 
 
@@ -126,7 +126,10 @@ def test_stop_signal_saves_checkpoint(signal_number, tmp_path):
     assert f"checkpoint saved at step {step};" in stderr and "same command again" in stderr
     assert (tmp_path / "state" / f"step-{step}" / "manifest.json").exists()
     config = TrainConfig(steps=100_000, learning_rate=1e-3, save_every=100_000, log_every=1, device="cpu")
-    assert toy.build_trainer(tmp_path, config).progress.step == step
+    trainer = toy.build_trainer(tmp_path, config)
+    assert trainer.progress.step == 0  # nothing is read from the disk yet
+    trainer.resume()
+    assert trainer.progress.step == step
 
 
 def test_signal_handlers_are_restored(tmp_path):

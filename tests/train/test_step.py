@@ -1,6 +1,7 @@
 """One update: gradient accumulation, clipping, skipped updates, parameter groups, mixed precision."""
 
 import json
+import math
 from itertools import pairwise
 
 import msgspec
@@ -23,13 +24,13 @@ def large_batch():
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(0, 20, (64,), generator=generator)
     words = torch.where(torch.rand(64, generator=generator) < torch.linspace(0.1, 1, 64), ids, -100)
-    return toy.Batch(ids, words, torch.where(torch.arange(64) > 40, ids % 2, -100))
+    return toy.build_batch(ids, words, torch.where(torch.arange(64) > 40, ids % 2, -100))
 
 
 @pytest.mark.parametrize("cuts", [(16, 32, 48), (5, 30, 41)])
 def test_gradient_accumulation_matches_one_large_batch(cuts, tmp_path):
     full_batch, bounds = large_batch(), [0, *cuts, 64]
-    parts = [full_batch.slice(a, b) for a, b in pairwise(bounds)]
+    parts = [toy.slice_batch(full_batch, a, b) for a, b in pairwise(bounds)]
     assert len({tuple(part.target_counts.items()) for part in parts}) == 4  # otherwise a mean of means would pass, too
     metrics, weights = [], []
     for name, data in (("whole", [full_batch]), ("parts", parts)):
@@ -64,39 +65,72 @@ def test_gradient_clipping_matches_torch(clip, tmp_path):
     sum(part / batch.target_counts[name] for name, part in loss.parts.items()).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), clip or float("inf"))
     trainer = toy.build_trainer(tmp_path, config, toy.Model())
-    result = trainer.update_step.fetch_result(trainer.update_step.compute_grads([(0, batch)], ()))
+    result, grads = record_grads(trainer, lambda: run_step(trainer, batch))
     assert result.metrics.means()["grad_norm"] == pytest.approx(norm.item(), rel=1e-6)
     assert norm > 0.2  # so that there was something to clip
-    for param, reference in zip(trainer.model.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(param.grad, reference.grad, rtol=1e-5, atol=1e-7)
+    for grad, reference in zip(grads, model.parameters(), strict=True):
+        torch.testing.assert_close(grad, reference.grad, rtol=1e-5, atol=1e-7)
+
+
+class AcceptUpTo:
+    """Stands for an AnomalyDetector with a fixed limit of the gradient norm."""
+
+    def __init__(self, spike_threshold=math.inf):
+        self.spike_threshold = spike_threshold
+
+    def check(self, loss, grad_norm):
+        return None if math.isfinite(loss) and grad_norm <= self.spike_threshold else "anomalous"
+
+
+def run_step(trainer, batch, detector=None, seed=0):
+    """One update, without recurrent state."""
+    return trainer.update_step([(seed, batch)], 1e-2, (), detector or AcceptUpTo())
+
+
+def record_grads(trainer, step):
+    """The result of a step, and the gradients that the optimizer was given."""
+    grads = []
+    record = lambda *_: grads.extend(param.grad.clone() for param in trainer.model.parameters())
+    with trainer.setup.optimizer.register_step_pre_hook(record):
+        result = step()
+    return result, grads
 
 
 def copy_state(trainer):
     """Copies of all weights and of the optimizer state."""
-    tensors = {**dict(trainer.model.named_parameters()), **optimizer_state_by_name(trainer.optimizer, trainer.model)}
+    tensors = {**dict(trainer.model.named_parameters()), **optimizer_state_by_name(trainer.setup.optimizer, trainer.model)}
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize("optimizer", [Adamw(), Muon()], ids=["adamw", "muon"])
-def test_apply_unless_anomalous_skips_nan_and_spikes(optimizer, tmp_path):
+def test_device_skips_nan_and_spikes(optimizer, tmp_path):
     """The device decides as the host would: an anomalous update between good ones has no effect."""
     config, data = msgspec.structs.replace(ONE_STEP, optimizer=optimizer), toy.Data(bad_batches=frozenset({7}))
     host, device = (toy.build_trainer(tmp_path / name, config, toy.Model(), eval_sets={}) for name in ("asking", "trying"))
+    device.update_step.device_decides = True
     for k in range(4):
-        host.update_step.compute_grads([(k, data(k, 0.0))], ())
-        host.update_step.apply(1e-2)
-        pending = device.update_step.compute_grads([(k, data(k, 0.0))], ())
-        device.update_step.apply_unless_anomalous(pending, 1e-2, float(pending.grad_norm))  # exactly at the limit
+        norm = run_step(host, data(k, 0.0), seed=k).means()["grad_norm"]
+        result = run_step(device, data(k, 0.0), AcceptUpTo(norm), seed=k)  # exactly at the limit
+        assert result.skip_reason is None and result.means()["grad_norm"] == norm
         expected, before = copy_state(host), copy_state(device)
         assert expected.keys() == before.keys() and all(torch.equal(expected[name], before[name]) for name in expected)
-        for index in (k, 7):  # a spike, and a NaN loss
-            anomalous = device.update_step.compute_grads([(k, data(index, 0.0))], ())
-            device.update_step.apply_unless_anomalous(
-                anomalous, 1e-2, float("inf") if index == 7 else 0.99 * float(anomalous.grad_norm)
-            )
+        for index, detector in ((k, AcceptUpTo(0.0)), (7, AcceptUpTo())):  # a spike, and a NaN loss
+            assert run_step(device, data(index, 0.0), detector, seed=k).skip_reason == "anomalous"
             after = copy_state(device)
             assert all(torch.equal(before[name], after[name]) for name in before)
             assert all(weight.grad is None for weight in device.model.parameters())
+
+
+def test_skipped_update_changes_neither_weights_nor_recurrent_state(tmp_path):
+    trainer, prefetched = toy.build_trainer(tmp_path, ONE_STEP, toy.Model()), []
+    before, state = copy_state(trainer), (torch.tensor(3.0),)
+    batches = [(0, large_batch())]
+    skipped = trainer.update_step(batches, 1e-2, state, AcceptUpTo(0.0), lambda: prefetched.append(1))
+    assert skipped.skip_reason == "anomalous" and skipped.recurrent_state is state and prefetched == [1]
+    assert all(torch.equal(before[name], value) for name, value in copy_state(trainer).items())
+    applied = trainer.update_step(batches, 1e-2, state, AcceptUpTo())
+    assert applied.skip_reason is None and applied.recurrent_state[0] == 4
+    assert not torch.equal(before["inner.weight"], trainer.model.inner.weight)
 
 
 def test_batch_without_targets_changes_no_weight(tmp_path):
@@ -113,7 +147,7 @@ def test_batch_without_targets_changes_no_weight(tmp_path):
 def test_loss_part_without_target_count_is_refused(tmp_path):
     class Uncounted(toy.Objective):
         def compute_loss(self, model, batch, recurrent_state):
-            return Loss({"letters": model(batch.ids).sum()})
+            return Loss({"letters": model(batch.inputs.ids).sum()})
 
     with pytest.raises(ValueError, match=r"\['letters'\].*\['mlm', 'nsp'\]"):
         toy.build_trainer(tmp_path, ONE_STEP, objective=Uncounted()).fit(toy.Data())

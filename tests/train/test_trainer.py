@@ -12,8 +12,8 @@ import torch
 from bertsmith.errors import UserError
 from bertsmith.train import TrainConfig
 from bertsmith.train.logging import ProgressDisplay
-from bertsmith.train.precision import prepare_model
-from bertsmith.train.progress import Clock
+from bertsmith.train.progress import Clock, TimeProgress
+from bertsmith.train.setup import prepare
 
 from . import toy_objective as toy
 
@@ -113,7 +113,7 @@ def test_train_minutes_includes_earlier_sessions(tmp_path, monkeypatch):
 
     def crash(step, row):
         clock.wait(0.1)
-        if trainer.progress.seconds > 1:
+        if trainer.progress.time.seconds > 1:
             raise toy.SimulatedCrash
 
     trainer = toy.build_trainer(tmp_path, config, on_step=crash)
@@ -128,22 +128,22 @@ def test_train_minutes_includes_earlier_sessions(tmp_path, monkeypatch):
 def test_unavailable_device_or_precision_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"no CUDA device; set train\.device=cpu or auto"):
-        prepare_model(toy.Model(), TrainConfig(steps=1, device="cuda"))
+        prepare(toy.Model(), TrainConfig(steps=1, device="cuda"))
     with pytest.raises(UserError, match=r"fp16 needs a CUDA device; on a CPU set train\.precision=bf16 or fp32"):
-        prepare_model(toy.Model(), TrainConfig(steps=1, device="cpu", precision="fp16"))
+        prepare(toy.Model(), TrainConfig(steps=1, device="cpu", precision="fp16"))
     with pytest.raises(UserError, match="'gpu' is not a device"):
-        prepare_model(toy.Model(), TrainConfig(steps=1, device="gpu"))
-    assert prepare_model(toy.Model(), TrainConfig(steps=1)).device.type == "cpu"
+        prepare(toy.Model(), TrainConfig(steps=1, device="gpu"))
+    assert prepare(toy.Model(), TrainConfig(steps=1)).device.type == "cpu"
 
 
-def test_prepare_model_uses_compile_parts():
+def test_prepare_uses_compile_parts():
     class WithCompileParts(toy.Model):
         compiled = False
 
         def compile_parts(self):
             self.compiled = True
 
-    assert prepare_model(WithCompileParts(), TrainConfig(steps=1, device="cpu", compile=True)).model.compiled
+    assert prepare(WithCompileParts(), TrainConfig(steps=1, device="cpu", compile=True)).model.compiled
 
 
 def test_trainer_refuses_unresolved_epochs(tmp_path):
@@ -223,7 +223,7 @@ def test_seconds_left_by_steps_or_minutes(tmp_path, monkeypatch, config, expecte
     trainer = toy.build_trainer(tmp_path, config)
     trainer.progress.step = 10
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    trainer.clock = Clock(elapsed=50.0, step_seconds=2.0)
+    trainer.clock = Clock(TimeProgress(seconds=50.0, step_seconds=2.0))
     assert trainer._seconds_left() == expected
 
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bertsmith.train import Loss, TrainConfig, Trainer
+from bertsmith.console import Console
+from bertsmith.runs import Run
+from bertsmith.train import Batch, Loss, TrainConfig, Trainer, Validation, prepare
+from bertsmith.train.param_groups import uniform_schedule
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,46 +34,47 @@ class Model(nn.Module):
         return self.dropout(self.norm(torch.relu(self.inner(self.tokens(ids)))))
 
 
-@dataclass
-class Batch:
+@dataclass(frozen=True)
+class Inputs:
     ids: Tensor
-    words: Tensor  # -100 where there is no target
-    next: Tensor
-    scale: float = 1.0
-    target_counts: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.target_counts = self.target_counts or {"mlm": int((self.words >= 0).sum()), "nsp": int((self.next >= 0).sum())}
 
     @property
     def num_tokens(self) -> int:
         return len(self.ids)
 
-    def to(self, device: torch.device) -> "Batch":
-        return Batch(self.ids.to(device), self.words.to(device), self.next.to(device), self.scale, self.target_counts)
+    def to(self, device: torch.device) -> "Inputs":
+        return Inputs(self.ids.to(device))
 
-    def slice(self, first: int, last: int) -> "Batch":
-        return Batch(self.ids[first:last], self.words[first:last], self.next[first:last], self.scale)
+
+def build_batch(ids: Tensor, words: Tensor, next_labels: Tensor, scale: float = 1.0) -> Batch[Inputs]:
+    """words, next_labels: (tokens,), -100 where there is no target; scale: multiplies the loss of words."""
+    counts = {"mlm": int((words >= 0).sum()), "nsp": int((next_labels >= 0).sum())}
+    return Batch(Inputs(ids), {"words": words, "next": next_labels, "scale": torch.tensor(scale)}, counts)
+
+
+def slice_batch(batch: Batch[Inputs], first: int, last: int) -> Batch[Inputs]:
+    return build_batch(batch.inputs.ids[first:last], *(batch.targets[name][first:last] for name in ("words", "next")))
 
 
 class Objective:
     """Its recurrent state is the number of batches seen, which changes the loss a little, so that a lost state is noticed."""
 
-    def compute_loss(self, model: nn.Module, batch: Batch, recurrent_state: tuple[Tensor, ...]) -> Loss:
-        num_seen = recurrent_state[0] if recurrent_state else torch.zeros((), device=batch.ids.device)
-        hidden_states = model(batch.ids)
+    def compute_loss(self, model: nn.Module, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...]) -> Loss:
+        ids, targets = batch.inputs.ids, batch.targets
+        num_seen = recurrent_state[0] if recurrent_state else torch.zeros((), device=ids.device)
+        hidden_states = model(ids)
         logits = model.words(hidden_states)
-        word_loss = nn.functional.cross_entropy(logits, batch.words, ignore_index=-100, reduction="sum")
-        next_loss = nn.functional.cross_entropy(model.next(hidden_states), batch.next, ignore_index=-100, reduction="sum")
-        num_correct = (logits.argmax(-1) == batch.words).sum()
-        parts = {"mlm": word_loss * batch.scale, "nsp": next_loss * (1 + 0.01 * num_seen)}
+        word_loss = nn.functional.cross_entropy(logits, targets["words"], ignore_index=-100, reduction="sum")
+        next_loss = nn.functional.cross_entropy(model.next(hidden_states), targets["next"], ignore_index=-100, reduction="sum")
+        num_correct = (logits.argmax(-1) == targets["words"]).sum()
+        parts = {"mlm": word_loss * targets["scale"], "nsp": next_loss * (1 + 0.01 * num_seen)}
         return Loss(parts, {"accuracy": (num_correct, batch.target_counts["mlm"])}, (num_seen + 1,))
 
 
 class StatelessObjective(Objective):
     """Without recurrent state, so that the order of micro-batches does not matter."""
 
-    def compute_loss(self, model: nn.Module, batch: Batch, recurrent_state: tuple[Tensor, ...]) -> Loss:
+    def compute_loss(self, model: nn.Module, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...]) -> Loss:
         loss = super().compute_loss(model, batch, ())
         return Loss(loss.parts, loss.metrics)
 
@@ -83,17 +87,17 @@ class Data:
     scale: float = float("nan")
     requested: list[int] = field(default_factory=list)
 
-    def __call__(self, k: int, fraction_done: float) -> Batch:
+    def __call__(self, k: int, fraction_done: float) -> Batch[Inputs]:
         self.requested.append(k)
         generator = torch.Generator().manual_seed(k)
         size = 8 + k % 5
         ids = torch.randint(0, 20, (size,), generator=generator)
         words = torch.where(torch.rand(size, generator=generator) < 0.5, (ids * 7 + 3) % 20, -100)
         next_labels = torch.where(torch.arange(size) % 4 == 0, ids % 2, -100)
-        return Batch(ids, words, next_labels, self.scale if k in self.bad_batches else 1.0)
+        return build_batch(ids, words, next_labels, self.scale if k in self.bad_batches else 1.0)
 
 
-def eval_batches() -> list[Batch]:
+def eval_batches() -> list[Batch[Inputs]]:
     return [Data()(1000 + k, 0.0) for k in range(3)]
 
 
@@ -109,10 +113,16 @@ CONFIG = TrainConfig(
 )
 
 
-def build_trainer(folder: Path, config: TrainConfig = CONFIG, model: nn.Module | None = None, **options) -> Trainer:
+def build_trainer(
+    folder: Path, config: TrainConfig = CONFIG, model: nn.Module | None = None, objective: Objective | None = None, **options
+) -> Trainer:
+    """options: fingerprint, quiet, param_schedule, on_step, and the fields of Validation."""
     torch.set_num_threads(1)  # the same order of summation in every process
-    arguments = {"eval_sets": {"dev": eval_batches}, "seed": 5, "quiet": True, **options}
-    return Trainer(model or Model(dropout=0.1), arguments.pop("objective", Objective()), config, folder, **arguments)
+    run = Run(folder, options.pop("fingerprint", ""), Console(options.pop("quiet", True)))
+    setup = prepare(model or Model(dropout=0.1), config, options.pop("param_schedule", uniform_schedule))
+    eval_sets, score_fn = options.pop("eval_sets", {"dev": eval_batches}), options.pop("score_fn", None)
+    validation = Validation(eval_sets, score_fn, options.pop("baseline", None))
+    return Trainer(setup, objective or Objective(), run, 5, validation=validation, **options)
 
 
 def run_in_subprocess(call: str, wait: bool = True, **variables: str) -> subprocess.Popen:

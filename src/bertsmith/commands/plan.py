@@ -17,7 +17,7 @@ from ..corpus.store import Corpus
 from ..device import resolve_device
 from ..errors import UserError
 from ..model import checkpoint
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.config import EncoderConfig
 from ..model.model import ModelConfig, build_model
 from ..planning import benchmark, disk, memory, step, time
@@ -27,6 +27,7 @@ from ..planning.report import format_plan
 from ..planning.step import build_meta_model, trace_step
 from ..pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
 from ..train.config import TrainConfig
+from ..train.objective import Batch
 
 
 class Recipe(PretrainRecipe, frozen=True):
@@ -119,7 +120,7 @@ def _build_context(recipe: Recipe) -> PlanContext:
 
 def _build_config(recipe: Recipe) -> ModelConfig:
     """Model config where there is no corpus to give the vocabulary size."""
-    heads = recipe.objective.heads()
+    heads = recipe.network_objective.heads()
     if recipe.init is None:
         encoder = recipe.model or EncoderConfig.presets["bert-base"]
         return ModelConfig(encoder=encoder, vocab_size=recipe.vocab_size, heads=heads)
@@ -143,12 +144,16 @@ def _count_eval_tokens(recipe: Recipe, corpus: Corpus, documents: np.ndarray) ->
 
 
 def _estimate_memory(context: PlanContext, phase: int, train: TrainConfig) -> memory.MemoryEstimate:
-    config, objective, machine = context.config, context.recipe.objective, context.machine
+    config, objective, machine = context.config, context.recipe.network_objective, context.machine
     return memory.estimate_memory(config, objective, _largest_batch(context, phase, train.batch_tokens), train, machine)
 
 
-def _largest_batch(context: PlanContext, phase: int, batch_tokens: int) -> Batch:
-    objective, vocabulary, length = context.recipe.objective, context.config.vocab_size, context.recipe.max_length[phase]
+def _largest_batch(context: PlanContext, phase: int, batch_tokens: int) -> Batch[Inputs]:
+    objective, vocabulary, length = (
+        context.recipe.network_objective,
+        context.config.vocab_size,
+        context.recipe.max_length[phase],
+    )
     if not context.loaders:
         return step.make_synthetic_batch(objective, batch_tokens, length, vocabulary)
     is_eager_cpu = not context.machine.is_gpu and not context.train.compile
@@ -213,7 +218,7 @@ def _estimate_throughput(context: PlanContext, phase: int, console: Console) -> 
         console.info(f"measuring {context.machine.name} for about {recipe.seconds:g} seconds with max_length={length}")
         spec = benchmark.BenchmarkSpec(
             lambda: build_model(context.config, recipe.seed),
-            recipe.objective,
+            recipe.network_objective,
             train,
             _batch_source(context, phase),
             length,
@@ -222,16 +227,16 @@ def _estimate_throughput(context: PlanContext, phase: int, console: Console) -> 
         return benchmark.measure_throughput(spec, recipe.seconds)
     estimate = _estimate_memory(context, phase, train)
     tokens = step.mean_batch_tokens(context.loaders[phase]) if context.loaders else float(estimate.step.tokens)
-    plain_step = trace_step(context.config, recipe.objective, _largest_batch(context, phase, train.batch_tokens),
+    plain_step = trace_step(context.config, recipe.network_objective, _largest_batch(context, phase, train.batch_tokens),
                   half_precision=train.precision != "fp32", gradient_checkpointing=False)  # fmt: skip
     return time.predict_throughput(estimate, tokens, train, context.machine, plain_step)
 
 
 def _batch_source(context: PlanContext, phase: int) -> benchmark.BatchSource:
-    objective, train = context.recipe.objective, context.train
+    objective, train = context.recipe.network_objective, context.train
 
     @contextmanager
-    def open_batches(batch_tokens: int) -> Iterator[Callable[[int], Batch]]:
+    def open_batches(batch_tokens: int) -> Iterator[Callable[[int], Batch[Inputs]]]:
         if not context.loaders:
             batch = step.make_synthetic_batch(
                 objective, batch_tokens, context.recipe.max_length[phase], context.config.vocab_size

@@ -18,7 +18,7 @@ from ..model.batch import Inputs
 from ..model.mixers.adaptive_span import AdaptiveSpanAttention
 from ..model.mixers.reformer.bucket_stats import compute_bucket_stats
 from ..model.packing import Layout
-from ..objectives import NextSentenceMLM, ObjectiveConfig
+from ..objectives import NextSentenceMLM, ObjectiveConfig, require_network
 from ..pretraining.setup import MaxLength
 from ..reports.corpus import render_corpus
 from ..reports.finetuning import render_filled_masks
@@ -118,6 +118,6 @@ def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
 
 def _build_loader(recipe: Recipe, corpus: Corpus) -> BatchLoader:
     documents, _ = corpus.split(recipe.validation_split, recipe.seed, recipe.objective.min_sentences)  # the split of `pretrain`
-    return recipe.objective.build_batches(
+    return require_network(recipe.objective).build_batches(
         corpus, documents, recipe.max_length, max(BATCH_TOKENS, recipe.max_length), recipe.seed
     )

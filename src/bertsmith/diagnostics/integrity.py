@@ -8,12 +8,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .. import tensors
+from .. import runs, tensors
 from ..artifacts import MANIFEST, is_locked, read_json, verify_manifest
 from ..corpus.build import JOURNAL, is_interrupted
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
-from ..train import checkpoint
 from .finding import Finding, format_number
 from .run_log import DEFAULT_INITIALIZER_RANGE, TrainingLog
 
@@ -71,7 +70,7 @@ def check_prepare_finished(folder: Path) -> Iterator[Finding]:
 
 def check_run_finished(folder: Path, log: TrainingLog | None) -> Iterator[Finding]:
     """A run that has not finished: still running, or interrupted."""
-    saved_step = max(map(checkpoint.checkpoint_step, checkpoint.list_checkpoints(folder / "state")), default=0)
+    saved_step = max(map(runs.checkpoint_step, runs.list_checkpoints(folder / "state")), default=0)
     observation = f"the log ends at step {log.steps if log else 0:,}, the last checkpoint is of step {saved_step:,}"
     if is_locked(folder):
         yield Finding(
@@ -97,7 +96,7 @@ def compute_weight_std(weights: dict[str, Tensor]) -> float:
 
 def load_newest_weights(folder: Path) -> dict[str, Tensor]:
     """The weights of the newest intact checkpoint; empty if there is none."""
-    for path in reversed(checkpoint.list_checkpoints(folder / "state")):
+    for path in reversed(runs.list_checkpoints(folder / "state")):
         if not list(check_manifest(path)) and (path / "model.safetensors").exists():
             return tensors.load_tensors(path / "model.safetensors")
     return {}

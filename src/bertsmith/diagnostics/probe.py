@@ -16,7 +16,7 @@ from ..model.batch import Inputs
 from ..model.heads import LM_HEAD
 from ..model.model import Model
 from ..model.packing import Layout
-from ..objectives import MaskedLM, ObjectiveConfig
+from ..objectives import MaskedLM, ObjectiveConfig, require_network
 from ..objectives.base import to_inputs
 from ..rng import Stream, random_bits
 
@@ -147,7 +147,7 @@ def build_probe(model: Model, corpus: Corpus, recipe: dict[str, Any], objective:
     validation_split = 0.0 if recipe.get("valid") else recipe.get("validation_split", 0.0)
     try:
         documents, _ = corpus.split(validation_split, seed, objective.min_sentences)
-        batch = objective.build_batches(corpus, documents, max_length, BATCH_TOKENS, seed)(0)
+        batch = require_network(objective).build_batches(corpus, documents, max_length, BATCH_TOKENS, seed)(0)
     except UserError:  # no pairs or too few documents: there is a finding for that
         all_documents = np.arange(len(corpus.document_offsets) - 1)
         batch = MaskedLM().build_batches(corpus, all_documents, max_length, BATCH_TOKENS, seed)(0)

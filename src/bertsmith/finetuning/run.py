@@ -17,18 +17,20 @@ from ..evaluation.evaluate import Evaluation, evaluate_model
 from ..evaluation.measures import resolve_best_metric
 from ..inference.predictor import Predictor
 from ..model import checkpoint, lora
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.model import Model, ModelConfig, build_model
 from ..objectives import regularizers
 from ..objectives.regularizers import AdversarialObjective, AuxiliaryLM, AuxiliaryLMBatches, RDrop
 from ..objectives.seq2seq import Seq2SeqBatches
 from ..objectives.supervised import ExampleBatches, Supervised
 from ..objectives.task_objective import TaskObjective, build_task_objective
+from ..runs import Run
 from ..tasks import Seq2Seq, TaskConfig, TextSimilarity
 from ..tokenization.tokenizer import Tokenizer
-from ..train.loss import Objective
+from ..train.objective import Batch, Objective
 from ..train.param_groups import ParamScheduleFn
-from ..train.trainer import Trainer
+from ..train.setup import prepare
+from ..train.trainer import Trainer, Validation
 from . import seq2seq
 from .examples import Examples, read_examples
 from .recipe import FinetuneRecipe, check_recipe, finetune_identity
@@ -74,44 +76,43 @@ def finetune(recipe: FinetuneRecipe, quiet: bool = False) -> dict[str, Any]:
 
 def _run_recipe(recipe: FinetuneRecipe, quiet: bool) -> dict[str, Any]:
     console, out, identity = Console(quiet), resolve_path(recipe.out, "out"), finetune_identity(recipe)
-    with runs.open_run(out, identity, console) as finished_result:
-        if finished_result or not recipe.seeds:
-            return finished_result or _train(recipe, out, identity, console)
-        return run_seeds(recipe, out, recipe.seeds, partial(_run_seed, recipe, quiet), identity, console)
+    with runs.open_run(out, identity, console) as run:
+        if run.finished_result:
+            return run.finished_result
+        if recipe.seeds:
+            return run_seeds(recipe, run, recipe.seeds, partial(_run_seed, recipe, quiet))
+        return _train(recipe, run)
 
 
 def _run_seed(recipe: FinetuneRecipe, quiet: bool, seed: int, out: Path) -> dict[str, Any]:
     return _run_recipe(msgspec.structs.replace(recipe, seed=seed, seeds=(), out=str(out)), quiet)
 
 
-def _train(recipe: FinetuneRecipe, out: Path, identity: str, console: Console) -> dict[str, Any]:
-    run = _setup(recipe, console)
-    task, train_examples, dev_examples = run.examples
-    build_batches = partial(_build_batches, recipe, task, run.predictor)
+def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
+    finetuning = _setup(recipe, run.console)
+    task, train_examples, dev_examples = finetuning.examples
+    build_batches = partial(_build_batches, recipe, task, finetuning.predictor)
     train_batches = build_batches(train_examples)
-    trainer = Trainer(
-        run.model, _wrap_objective(recipe, run.objective),
-        recipe.train.with_default_duration().resolve_epochs(train_batches.batches_per_epoch), out, seed=recipe.seed,
-        quiet=console.quiet, fingerprint=identity, param_schedule=_build_param_schedule(recipe, run.model),
-        eval_sets={"dev": partial(_list_batches, build_batches(dev_examples))} if dev_examples else None,
-        score_fn=run.score if dev_examples else None,
-    )  # fmt: skip
+    train = recipe.train.with_default_duration().resolve_epochs(train_batches.batches_per_epoch)
+    setup = prepare(finetuning.model, train, _build_param_schedule(recipe, finetuning.model))
+    dev = Validation({"dev": partial(_list_batches, build_batches(dev_examples))}, finetuning.score) if dev_examples else None
+    trainer = Trainer(setup, _wrap_objective(recipe, finetuning.objective), run, recipe.seed, validation=dev)
     summary = trainer.fit(train_batches)
-    evaluation = run.finish()
-    result = _build_result(summary, run, evaluation)
+    evaluation = finetuning.finish()
+    result = _build_result(summary, finetuning, evaluation)
     if trainer.is_main_process:
         record = {
             "stage": "finetune",
-            "task": to_dict(evaluation.task if evaluation else run.predictor.task),
+            "task": to_dict(evaluation.task if evaluation else finetuning.predictor.task),
             "max_length": recipe.max_length,
         }
-        card = {"identity": identity, "result": result, **(evaluation.card if evaluation else {})}
+        card = {"result": result, **(evaluation.card if evaluation else {})}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
-        runs.publish(out, run.model, run.predictor.tokenizer, card, record, recipe)
-    console.print_table(
-        str(out), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))]
+        run.publish(checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer), card, record, recipe)
+    run.console.print_table(
+        str(run.folder), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))]
     )
-    return {"out": str(out), "created": True, **result}
+    return {"out": str(run.folder), "created": True, **result}
 
 
 def _build_result(summary: dict[str, Any], run: FinetuneRun, evaluation: Evaluation | None) -> dict[str, Any]:
@@ -206,5 +207,5 @@ def _build_batches(recipe: FinetuneRecipe, task: TaskConfig, predictor: Predicto
     return batches_class(task, encoded, recipe.train.batch_tokens, recipe.seed)
 
 
-def _list_batches(batches: ExampleBatches) -> list[Batch]:
+def _list_batches(batches: ExampleBatches) -> list[Batch[Inputs]]:
     return [batches(k) for k in range(batches.batches_per_epoch)]

@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import runs
 from ..artifacts import read_json
 from ..config import Config
-from ..console import Console
 from ..errors import UserError
 from ..model import checkpoint
-from ..train.distributed import world_size
+from ..runs import Run, world_size
 
 Scores = dict[str, float]
 
 
 def run_seeds(
-    recipe: Config, out: Path, seeds: Sequence[int], run_seed: Callable[[int, Path], dict[str, Any]], identity: str,
-    console: Console,
-) -> dict[str, Any]:  # fmt: skip
+    recipe: Config, run: Run, seeds: Sequence[int], run_seed: Callable[[int, Path], dict[str, Any]]
+) -> dict[str, Any]:
     """`run_seed(seed, folder)` for each seed, in folders under `out` that are removed when the best model is published.
 
     The best is the highest in the metric that the result's `metric` names. Finished seeds are not repeated on resume.
@@ -29,6 +26,7 @@ def run_seeds(
         raise UserError(f"seeds={list(seeds)} contains duplicates; give each seed once")
     if world_size() > 1:
         raise UserError("several seeds do not work with several processes; start it without torchrun, or give one seed")
+    out = run.folder
     results = {seed: run_seed(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
     scores_by_seed = {
         seed: {name: math.nan if value is None else value for name, value in results[seed]["dev"].items()} for seed in seeds
@@ -41,9 +39,11 @@ def run_seeds(
         "seed": best_seed,
         **compute_mean_and_std(list(scores_by_seed.values())),
     }
-    _publish(out, out / "seeds" / f"seed-{best_seed}", recipe, result, identity)
+    _publish(run, out / "seeds" / f"seed-{best_seed}", recipe, result)
     rows = [(name, f"{result['mean'][name]:.4f} ± {result['std'][name]:.4f}") for name in result["mean"]]
-    console.print_table(f"{out}: mean ± standard deviation over {len(seeds)} seeds; best by {metric}: seed {best_seed}", rows)
+    run.console.print_table(
+        f"{out}: mean ± standard deviation over {len(seeds)} seeds; best by {metric}: seed {best_seed}", rows
+    )
     return {"out": str(out), "created": True, **result}
 
 
@@ -61,9 +61,9 @@ def _nan_as_lowest(score: float) -> float:
     return score if not math.isnan(score) else -math.inf
 
 
-def _publish(out: Path, best_folder: Path, recipe: Config, result: dict[str, Any], identity: str) -> None:
+def _publish(run: Run, best_folder: Path, recipe: Config, result: dict[str, Any]) -> None:
     model, tokenizer, card = checkpoint.load(best_folder)
     record = {key: value for key, value in read_json(best_folder / "config.json").items() if key != "model"}
-    shutil.copy(best_folder / "metrics.jsonl", out / "metrics.jsonl")
-    runs.publish(out, model, tokenizer, card | {"identity": identity, "result": result}, record, recipe)
-    shutil.rmtree(out / "seeds")
+    shutil.copy(best_folder / "metrics.jsonl", run.folder / "metrics.jsonl")
+    run.publish(checkpoint.model_writer(model, tokenizer), card | {"result": result}, record, recipe)
+    shutil.rmtree(run.folder / "seeds")

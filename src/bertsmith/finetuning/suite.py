@@ -19,8 +19,8 @@ from ..model import checkpoint
 from ..model.config import EncoderConfig
 from ..processes import Job, run_jobs
 from ..reports.html import write_page
+from ..runs import world_size
 from ..tokenization.tokenizer import Tokenizer
-from ..train.distributed import world_size
 from .examples import read_examples
 from .recipe import FinetuneRecipe, check_recipe, finetune_identity
 from .run import finetune

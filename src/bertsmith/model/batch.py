@@ -1,6 +1,6 @@
-"""Inputs of a model, and a training batch: inputs with their targets."""
+"""Inputs of a model: sequences packed without padding."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +20,10 @@ class Inputs:
     output_indices: Tensor | None = None  # (rows,): tokens whose hidden states are returned; None: all of them
     memory: SegmentMemory | None = None  # hidden states of the preceding segments (Transformer-XL)
 
+    @property
+    def num_tokens(self) -> int:
+        return self.input_ids.shape[0]
+
     def to(self, device: Any) -> "Inputs":
         optional_tensors = {
             "token_type_ids": self.token_type_ids,
@@ -32,20 +36,3 @@ class Inputs:
         memory = None if self.memory is None else self.memory.to(device)
         input_ids, layout = self.input_ids.to(device, non_blocking=True), self.layout.to(device)
         return replace(self, input_ids=input_ids, layout=layout, memory=memory, **moved_tensors)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one training step reads: inputs, targets of the objective, and their counts."""
-
-    inputs: Inputs
-    targets: dict[str, Tensor] = field(default_factory=dict)  # read only by the objective whose collator built them
-    target_counts: dict[str, int] = field(default_factory=dict)  # the number of targets that each loss term is divided by
-
-    @property
-    def num_tokens(self) -> int:
-        return self.inputs.input_ids.shape[0]
-
-    def to(self, device: Any) -> "Batch":
-        targets = {name: target.to(device, non_blocking=True) for name, target in self.targets.items()}
-        return Batch(self.inputs.to(device), targets, self.target_counts)

@@ -1,5 +1,6 @@
 """Model folders: config.json, safetensors weights (sharded above 2 GiB), tokenizer and card.json, with checksums."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ def write_files(
     write_json(folder / "card.json", card)
     tokenizer.save(folder)
     save_weights(folder, quantize_weights(model.state_dict()) if as_int8 else model.state_dict())
+
+
+def model_writer(model: Model, tokenizer: Tokenizer) -> Callable[[Path, dict[str, Any], dict[str, Any]], None]:
+    """`write_files` of this model, given folder, card and provenance, for `runs.Run.publish`."""
+
+    def write(folder: Path, card: dict[str, Any], provenance: dict[str, Any]) -> None:
+        write_files(folder, model, tokenizer, card, provenance | {"tokenizer_fingerprint": tokenizer.fingerprint})
+
+    return write
 
 
 def save_weights(folder: Path, weights: dict[str, Tensor], max_shard_size: int = MAX_SHARD_SIZE) -> None:

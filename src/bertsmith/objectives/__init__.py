@@ -1,16 +1,26 @@
 """Training objectives. To add one for pre-training: write its file, then import it and add it to ObjectiveConfig here."""
 
+from ..errors import UserError
 from .base import PretrainObjective
 from .bilm import BiLM
 from .clm import CausalLM
 from .glove import Glove
 from .mlm import MaskedLM, NextSentenceMLM, SentenceOrderMLM, SentencePairMLM
 from .rtd import ReplacedTokenDetection
-from .word2vec import Cbow, SkipGram
+from .word2vec import Cbow, SkipGram, WordVectorObjective
 
 ObjectiveConfig = (
     NextSentenceMLM | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
 )
+
+
+def require_network(objective: ObjectiveConfig) -> PretrainObjective:
+    """The objective; raises a UserError for word vectors, which are trained without a network."""
+    if isinstance(objective, WordVectorObjective):
+        raise UserError(f"objective={objective.__struct_config__.tag} trains word vectors and has no batches of sequences; "
+                       "use an objective that trains a network, such as objective=mlm")  # fmt: skip
+    return objective
+
 
 __all__ = [
     "BiLM",
@@ -25,4 +35,6 @@ __all__ = [
     "SentenceOrderMLM",
     "SentencePairMLM",
     "SkipGram",
+    "WordVectorObjective",
+    "require_network",
 ]

@@ -5,22 +5,20 @@ from typing import ClassVar, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..corpus.collate import NumpyBatch
 from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
-from ..model.batch import Batch, Inputs
+from ..model.batch import Inputs
 from ..model.heads import HeadConfig
-from ..model.model import Model
 from ..model.packing import Layout
-from ..train.loss import Loss
+from ..train.objective import Batch, Objective
 
 Ints = NDArray[np.int64]
 
 
-class PretrainObjective(Protocol):
-    """A pre-training objective, which is also its config (`objective`)."""
+class PretrainObjective(Objective, Protocol):
+    """The trainer's Objective, with its heads and the batches it reads from a corpus; also its config (`objective`)."""
 
     min_sentences: ClassVar[int]  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool]  # whether the trained model can fill [MASK]
@@ -34,12 +32,8 @@ class PretrainObjective(Protocol):
         """Batches of these documents: sequences of at most `max_length`, batches of at most `batch_tokens` tokens."""
         ...
 
-    def to_batch(self, arrays: NumpyBatch) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         """Converts a collated batch of numpy arrays to tensors."""
-        ...
-
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        """Loss summed over the targets of each part."""
         ...
 
 

@@ -15,13 +15,13 @@ from ..corpus.masking import TokenMasking
 from ..corpus.sampling import SamplerConfig, Windows
 from ..corpus.store import Corpus
 from ..errors import UserError
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.config import EncoderConfig
 from ..model.embeddings import CharCNNConfig
 from ..model.heads import LM_HEAD, HalfLMHeadConfig, HeadConfig
 from ..model.mixers import Lstm
 from ..model.model import Model
-from ..train.loss import Loss
+from ..train.objective import Batch, Loss
 from .base import Ints, to_inputs
 
 MetricPairs = dict[str, tuple[Tensor | float, Tensor | float]]
@@ -63,11 +63,11 @@ class BiLM(Variant, frozen=True, tag="bilm"):
             batch_tokens,
         )
 
-    def to_batch(self, arrays: NumpyBatch) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
         return Batch(to_inputs(arrays), targets, {"lm": 2 * len(arrays.output_indices)})
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         output_indices, target_ids = batch.targets["output_indices"], batch.targets["target_ids"]
         forward_states, backward_states = model(batch.inputs).chunk(2, -1)
         last_index = len(forward_states) - 1  # synthetic batches of `plan` may have targets at the ends

@@ -12,12 +12,12 @@ from ..corpus.masking import TokenMasking
 from ..corpus.sampling import SamplerConfig, Streams, Windows
 from ..corpus.store import Corpus
 from ..errors import UserError
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.config import EncoderConfig
 from ..model.embeddings.adaptive import AdaptiveSoftmaxHeadConfig
 from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
-from ..train.loss import Loss
+from ..train.objective import Batch, Loss
 from .base import Ints, to_inputs
 from .mlm import with_output_indices
 from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
@@ -58,11 +58,11 @@ class CausalLM(Variant, frozen=True, tag="clm"):
             batch_tokens,
         )
 
-    def to_batch(self, arrays: NumpyBatch) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
         return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"lm": len(arrays.output_indices)})
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         memory = restore_memory(model, batch, recurrent_state)
         hidden_states = model(with_output_indices(batch.inputs, batch.targets["output_indices"], memory))
         total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["target_ids"])

@@ -6,13 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.heads import HeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
 from ..tasks import TextSimilarity
 from ..tasks.similarity import Pooling
-from ..train.loss import Loss
+from ..train.objective import Batch, Loss
 from .supervised import pool_windows
 
 
@@ -34,15 +34,15 @@ class Contrastive:
         """The task unchanged: it has no learned parameters."""
         return self.task
 
-    def compute_outputs(self, model: Model, batch: Batch) -> Tensor:
+    def compute_outputs(self, model: Model, batch: Batch[Inputs]) -> Tensor:
         """Embeddings (texts, hidden_size): one per sequence, or per text where its windows are pooled."""
         pooled = pool_tokens(model(batch.inputs), batch.inputs.layout, self.task.pooling, model.config.encoder.is_causal)
         return pool_windows(pooled, batch)
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         return self.loss_from_embeddings(self.compute_outputs(model, batch).float(), batch)
 
-    def loss_from_embeddings(self, embeddings: Tensor, batch: Batch) -> Loss:
+    def loss_from_embeddings(self, embeddings: Tensor, batch: Batch[Inputs]) -> Loss:
         """Loss summed over examples. embeddings: (examples * sides, hidden_size)."""
         text_ids = batch.targets["texts"]  # (examples, sides)
         unit_embeddings = F.normalize(embeddings, dim=-1).unflatten(0, tuple(text_ids.shape))

@@ -14,11 +14,11 @@ from ..corpus.loader import BatchLoader
 from ..corpus.masking import MaskingConfig, TokenMasking
 from ..corpus.sampling import NextSentence, PairSamplerConfig, PairStyle, SamplerConfig, SentenceOrder, Windows
 from ..corpus.store import Corpus
-from ..model.batch import Batch, Inputs
+from ..model.batch import Inputs
 from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig, PooledHeadConfig
 from ..model.model import Model
 from ..model.segment_memory import SegmentMemory
-from ..train.loss import Loss
+from ..train.objective import Batch, Loss
 from .base import Ints, to_inputs
 from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
 
@@ -53,11 +53,11 @@ class MaskedLM(Variant, frozen=True, tag="mlm"):
             seed,
         )
 
-    def to_batch(self, arrays: NumpyBatch) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
         return Batch(to_inputs(arrays), targets | stream_targets(arrays), {"mlm": len(arrays.output_indices)})
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         memory = restore_memory(model, batch, recurrent_state)
         loss = mlm_loss(model, batch, model(with_output_indices(batch.inputs, batch.targets["output_indices"], memory)))
         return replace(loss, recurrent_state=next_recurrent_state(memory, batch))
@@ -96,13 +96,13 @@ class SentencePairMLM(Variant, frozen=True):
             seed,
         )
 
-    def to_batch(self, arrays: NumpyBatch) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         assert arrays.labels is not None
         targets = {"output_indices": arrays.output_indices, "target_ids": arrays.target_ids, "pair_labels": arrays.labels}
         counts = {"mlm": len(arrays.output_indices), self.pair_task: len(arrays.labels)}
         return Batch(to_inputs(arrays), {name: torch.from_numpy(target) for name, target in targets.items()}, counts)
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         output_indices = batch.targets["output_indices"]
         if "pair_labels" not in batch.targets:  # single texts: MLM only
             return mlm_loss(model, batch, model(with_output_indices(batch.inputs, output_indices)))
@@ -152,7 +152,7 @@ def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentM
     return replace(inputs, output_indices=output_indices, memory=memory)
 
 
-def mlm_loss(model: Model, batch: Batch, hidden_states: Tensor) -> Loss:
+def mlm_loss(model: Model, batch: Batch[Inputs], hidden_states: Tensor) -> Loss:
     """Cross entropy of the masked tokens; hidden_states: (targets, hidden_size)."""
     total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["target_ids"])
     return Loss({"mlm": total}, {"mlm_accuracy": (num_correct, batch.target_counts["mlm"])})

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from ..corpus.store import Corpus
-from ..model.batch import Batch, Inputs
+from ..model.batch import Inputs
 from ..model.packing import Layout
 from ..rng import Stream, permutation
+from ..train.objective import Batch
 from .base import Ints
 
 MAX_TEXT_TOKENS = 64  # longer sentences are cut: the cost is quadratic in the length
@@ -18,7 +19,7 @@ MaskedCopy = tuple[Ints, int]  # (input_ids of a sentence, position of the maske
 
 def pseudo_perplexity_batches(
     corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int, max_tokens: int
-) -> Iterator[Batch]:
+) -> Iterator[Batch[Inputs]]:
     """Batches of copies of sentences, each copy with one token masked; about `max_tokens` tokens in all."""
     copies, size = list[MaskedCopy](), 0
     for ids, position in _masked_copies(corpus, document_ids, max_length, seed, max_tokens):
@@ -46,7 +47,7 @@ def _masked_copies(corpus: Corpus, document_ids: Ints, max_length: int, seed: in
             return
 
 
-def _build_batch(copies: Sequence[MaskedCopy], mask_id: int) -> Batch:
+def _build_batch(copies: Sequence[MaskedCopy], mask_id: int) -> Batch[Inputs]:
     ids, lengths = np.concatenate([ids for ids, _ in copies]), np.array([len(ids) for ids, _ in copies])
     output_indices = lengths.cumsum() - lengths + np.array([position for _, position in copies])
     targets = {"output_indices": torch.from_numpy(output_indices), "target_ids": torch.from_numpy(ids[output_indices])}

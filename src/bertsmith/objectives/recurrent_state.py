@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from ..corpus.collate import NumpyBatch
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.model import Model
 from ..model.segment_memory import SegmentMemory
+from ..train.objective import Batch
 
 STREAM = "stream_positions"
 RecurrentState = tuple[Tensor, ...]
@@ -18,7 +19,7 @@ def stream_targets(arrays: NumpyBatch) -> dict[str, Tensor]:
     return {} if arrays.stream_positions is None else {STREAM: torch.from_numpy(arrays.stream_positions)}
 
 
-def restore_memory(model: Model, batch: Batch, recurrent_state: RecurrentState) -> SegmentMemory | None:
+def restore_memory(model: Model, batch: Batch[Inputs], recurrent_state: RecurrentState) -> SegmentMemory | None:
     """The memory at the start of this batch, from the state of the previous one; None without streams or memory.
 
     Each sequence keeps its memory only if it continues the segment the memory is of: after skipped updates or batches,
@@ -34,7 +35,7 @@ def restore_memory(model: Model, batch: Batch, recurrent_state: RecurrentState) 
     return SegmentMemory(torch.where(stream[:, 1] == segment_ends, num_seen, 0), tuple(layers))
 
 
-def next_recurrent_state(memory: SegmentMemory | None, batch: Batch) -> RecurrentState:
+def next_recurrent_state(memory: SegmentMemory | None, batch: Batch[Inputs]) -> RecurrentState:
     """State for the next batch: segment ends, number of tokens seen, and the hidden states of each layer."""
     if memory is None:
         return ()

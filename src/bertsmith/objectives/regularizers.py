@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..config import Config, PosFloat, PosInt
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
-from ..train.loss import Loss, Objective
+from ..train.objective import Batch, Loss, Objective
 from .base import Ints
 from .supervised import ExampleBatches, Supervised
 
@@ -41,7 +41,7 @@ class AdversarialObjective:
     base_objective: Objective
     config: AdversarialConfig
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         if not model.training:
             return self.base_objective.compute_loss(model, batch, recurrent_state)
         perturbation = torch.zeros(batch.num_tokens, model.config.encoder.embedding_dim, device=batch.inputs.input_ids.device)
@@ -52,7 +52,7 @@ class AdversarialObjective:
         return replace(clean, parts={name: part + adversarial.parts[name] for name, part in clean.parts.items()})
 
     def _ascend(
-        self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...], perturbation: Tensor
+        self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...], perturbation: Tensor
     ) -> tuple[Loss, Tensor]:
         """The loss at this perturbation, and the perturbation after one step of gradient ascent.
 
@@ -68,7 +68,7 @@ class AdversarialObjective:
         return loss, ascended * (a.epsilon / _sequence_norms(ascended, layout)).clamp(max=1.0)
 
 
-def _perturb(batch: Batch, perturbation: Tensor) -> Batch:
+def _perturb(batch: Batch[Inputs], perturbation: Tensor) -> Batch[Inputs]:
     return replace(batch, inputs=replace(batch.inputs, embedding_delta=perturbation))
 
 
@@ -86,7 +86,7 @@ class RDrop:
     base_objective: Supervised
     weight: float
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         if not model.training:
             return self.base_objective.compute_loss(model, batch, recurrent_state)
         logits, other_logits = (self.base_objective.compute_outputs(model, batch).float() for _ in range(2))
@@ -107,7 +107,7 @@ class AuxiliaryLM:
     base_objective: Supervised
     weight: float
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         hidden_states = model(batch.inputs)
         task = self.base_objective.loss_from_logits(
             self.base_objective.compute_outputs(model, batch, hidden_states).float(),
@@ -123,7 +123,7 @@ class AuxiliaryLM:
 class AuxiliaryLMBatches(ExampleBatches):
     """Example batches with next-token targets: every token but the first of each sequence."""
 
-    def build(self, groups: list[Ints]) -> Batch:
+    def build(self, groups: list[Ints]) -> Batch[Inputs]:
         batch = super().build(groups)
         layout, input_ids = batch.inputs.layout, batch.inputs.input_ids
         indices = (layout.seq_id[1:] == layout.seq_id[:-1]).nonzero().squeeze(1)

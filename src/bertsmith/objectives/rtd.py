@@ -17,11 +17,11 @@ from ..corpus.loader import BatchLoader
 from ..corpus.masking import MaskingConfig, TokenMasking
 from ..corpus.sampling import SamplerConfig, Windows
 from ..corpus.store import Corpus
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.heads import DiscriminatorHeadConfig, HeadConfig
 from ..model.heads.electra_generator import ElectraGenerator, GeneratorHeadConfig, SizeFraction
 from ..model.model import Model
-from ..train.loss import Loss
+from ..train.objective import Batch, Loss
 from .base import Ints, to_inputs
 from .mlm import build_mlm_batches, with_output_indices
 
@@ -65,11 +65,11 @@ class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
             seed,
         )
 
-    def to_batch(self, arrays: NumpyBatch) -> Batch:
+    def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
         return Batch(to_inputs(arrays), targets, {"mlm": len(arrays.output_indices), "rtd": len(arrays.input_ids)})
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         generator, output_indices, target_ids = (
             model.heads[GENERATOR_HEAD],
             batch.targets["output_indices"],

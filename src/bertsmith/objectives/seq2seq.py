@@ -1,7 +1,7 @@
 """Sequence-to-sequence training with teacher forcing: each target token is predicted from the source and the target tokens
 before it (Vaswani et al. 2017)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..model.batch import Batch, Inputs
+from ..model.batch import Inputs
 from ..model.generation.seq2seq import decoder_hidden_states
 from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
 from ..tasks import Seq2Seq
-from ..train.loss import Loss
+from ..train.objective import Batch, Loss
 from .base import Ints
 from .supervised import ExampleBatches
 
@@ -52,20 +52,17 @@ def label_smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tup
 
 
 @dataclass(frozen=True)
-class Seq2SeqBatch(Batch):
+class Seq2SeqBatch(Batch[Inputs]):
     """Sources with their targets."""
 
     decoder_inputs: Inputs | None = None  # None for a prefix LM, whose inputs hold source and target
 
     @property
     def num_tokens(self) -> int:
-        return super().num_tokens + (0 if self.decoder_inputs is None else self.decoder_inputs.input_ids.shape[0])
+        return super().num_tokens + (0 if self.decoder_inputs is None else self.decoder_inputs.num_tokens)
 
     def to(self, device: Any) -> "Seq2SeqBatch":
-        moved = super().to(device)
-        return Seq2SeqBatch(
-            moved.inputs, moved.targets, moved.target_counts, self.decoder_inputs and self.decoder_inputs.to(device)
-        )
+        return replace(super().to(device), decoder_inputs=self.decoder_inputs and self.decoder_inputs.to(device))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..corpus.loader import batch_boundaries
 from ..errors import UserError
-from ..model.batch import Batch, Inputs
+from ..model.batch import Inputs
 from ..model.heads import HeadConfig, SequenceHeadConfig, TokenHeadConfig
 from ..model.heads.crf import CRF, CRFBatch, CRFHeadConfig
 from ..model.heads.cross_attention import CrossAttentionHead, CrossAttentionHeadConfig
@@ -34,7 +34,7 @@ from ..tasks import (
     TokenClassification,
 )
 from ..tasks.base import BothOrdersPair, CrossAttentionPair, EncodedExamples
-from ..train.loss import Loss
+from ..train.objective import Batch, Loss
 from .base import Ints
 
 IGNORE_INDEX = -100
@@ -71,13 +71,13 @@ class ExampleBatches:
     def batches_per_epoch(self) -> int:
         return len(self.split_epoch(0))
 
-    def __call__(self, k: int, fraction_done: float = 0.0) -> Batch:
+    def __call__(self, k: int, fraction_done: float = 0.0) -> Batch[Inputs]:
         """Batch k, counted over all epochs."""
         epoch, index = divmod(k, self.batches_per_epoch)
         batches = self.cache[epoch] if epoch in self.cache else self._cache_epoch(epoch)
         return self.build([self.groups[i] for i in batches[index % len(batches)]])
 
-    def build(self, groups: list[Ints]) -> Batch:
+    def build(self, groups: list[Ints]) -> Batch[Inputs]:
         return build_batch(self.task, self.encoded, groups, self.pools_windows)
 
     def split_epoch(self, epoch: int) -> list[Ints]:
@@ -102,7 +102,7 @@ class ExampleBatches:
         return self.cache.setdefault(epoch, self.split_epoch(epoch))
 
 
-def build_batch(task: TaskConfig, encoded: EncodedExamples, groups: list[Ints], pools_windows: bool = False) -> Batch:
+def build_batch(task: TaskConfig, encoded: EncodedExamples, groups: list[Ints], pools_windows: bool = False) -> Batch[Inputs]:
     """Batch of these groups of sequences, with targets if the examples are labelled."""
     indices = np.concatenate(groups)
     ids, token_type_ids = ([part[i] for i in indices] for part in (encoded.input_ids, encoded.token_type_ids))
@@ -201,7 +201,7 @@ class Supervised:
         transitions = tuple(tuple(round(score, 6) for score in row) for row in _crf_transitions(model).tolist())
         return msgspec.structs.replace(self.task, transitions=transitions)
 
-    def compute_outputs(self, model: Model, batch: Batch, hidden_states: Tensor | None = None) -> Tensor:
+    def compute_outputs(self, model: Model, batch: Batch[Inputs], hidden_states: Tensor | None = None) -> Tensor:
         """Logits (rows, outputs): a row per sequence, per example where its windows are pooled, or per token.
 
         hidden_states: (tokens, hidden_size) of the encoder, if already computed.
@@ -226,14 +226,14 @@ class Supervised:
         # both orders: the sum, not the mean
         return model.compute_logits("task", 2 * pooled if self.uses_both_orders else pooled)
 
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
+    def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         return self.loss_from_logits(self.compute_outputs(model, batch).float(), batch, self.transitions(model))
 
     def transitions(self, model: Model) -> Tensor | None:
         """Transition scores of the CRF, or None for a task without one."""
         return _crf_transitions(model) if self.uses_crf else None
 
-    def loss_from_logits(self, logits: Tensor, batch: Batch, transitions: Tensor | None = None) -> Loss:
+    def loss_from_logits(self, logits: Tensor, batch: Batch[Inputs], transitions: Tensor | None = None) -> Loss:
         """Loss summed over targets; `transitions` are those of the CRF, if the task has one."""
         task = self.task
         if isinstance(task, QuestionAnswering):
@@ -254,7 +254,7 @@ class Supervised:
         num_correct = (logits.argmax(-1) == labels).sum()
         return Loss({"task": loss}, {"accuracy": (num_correct, batch.target_counts["task"])})
 
-    def _crf_loss(self, logits: Tensor, batch: Batch, transitions: Tensor | None) -> Tensor:
+    def _crf_loss(self, logits: Tensor, batch: Batch[Inputs], transitions: Tensor | None) -> Tensor:
         """Summed negative log-likelihood of the CRF; the target count is tokens, as without a CRF."""
         assert isinstance(self.task, TokenClassification) and transitions is not None, (
             "a CRF loss needs the transitions of its model"
@@ -270,7 +270,7 @@ class Supervised:
             .sum()
         )
 
-    def choice_logits(self, logits: Tensor, batch: Batch) -> Tensor:
+    def choice_logits(self, logits: Tensor, batch: Batch[Inputs]) -> Tensor:
         """(rows, choices): logits of one softmax per row, over labels, options, or start and then end positions."""
         if isinstance(self.task, MultipleChoice):
             windows = batch.targets.get("windows")
@@ -281,7 +281,7 @@ class Supervised:
         padded = layout.pad(logits).masked_fill(~layout.padding_mask()[..., None], float("-inf"))
         return torch.cat(padded.unbind(-1))
 
-    def consistency_loss(self, logits: Tensor, other_logits: Tensor, batch: Batch) -> Tensor:
+    def consistency_loss(self, logits: Tensor, other_logits: Tensor, batch: Batch[Inputs]) -> Tensor:
         """Divergence of two outputs for a batch, summed over targets: symmetric KL, or squared error in regression."""
         task = self.task
         if isinstance(task, TextRegression):
@@ -301,7 +301,7 @@ def _crf_transitions(model: Model) -> Tensor:
     return crf.transitions
 
 
-def pool_windows(rows: Tensor, batch: Batch) -> Tensor:
+def pool_windows(rows: Tensor, batch: Batch[Inputs]) -> Tensor:
     """(sequences, hidden_size) -> (texts, hidden_size): the mean over the windows of a text; unchanged if there are none."""
     if "pooled_windows" not in batch.targets:
         return rows

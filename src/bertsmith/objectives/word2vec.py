@@ -4,25 +4,18 @@ They train embedding tables instead of a network, in rounds of a WordVectorTrain
 """
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NoReturn, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import torch
 from msgspec import Meta
 from torch import Tensor
 
 from ..config import NonNegFloat, PosInt, Variant
-from ..corpus.collate import NumpyBatch
 from ..corpus.cooccurrence import Progress
-from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
-from ..errors import UserError
-from ..model.batch import Batch
 from ..model.embeddings.fasttext import CharNgramConfig
-from ..model.heads import HeadConfig
 from ..model.model import Model
-from ..train.loss import Loss
 from ..word_vectors.word2vec import Word2VecConfig, Word2VecTrainer
-from .base import Ints
 
 
 class WordVectorTrainer(Protocol):
@@ -44,11 +37,10 @@ class WordVectorTrainer(Protocol):
 
 
 class WordVectorObjective(Variant, frozen=True):
-    """Base config of word2vec and GloVe; the methods for batches of sequences raise a UserError."""
+    """Base config of word2vec and GloVe, which train in rounds of a WordVectorTrainer; it is no `Objective` of the Trainer."""
 
     min_sentences: ClassVar[int] = 1
     can_fill_mask: ClassVar[bool] = False
-    token_loss: ClassVar[str] = "loss"
     train_keys: ClassVar[tuple[str, ...]] = ("epochs", "learning_rate", "device", "save_total_limit")  # of `train.*` that apply
     default_learning_rate: ClassVar[float]  # if `train.learning_rate` is not given
     default_epochs: ClassVar[float | None] = None  # if `train.epochs` is not given
@@ -69,22 +61,6 @@ class WordVectorObjective(Variant, frozen=True):
         learning_rate: None for the default of the objective.
         """
         raise NotImplementedError
-
-    def heads(self) -> dict[str, HeadConfig]:
-        return {}
-
-    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        self._refuse()
-
-    def to_batch(self, arrays: NumpyBatch) -> Batch:
-        self._refuse()
-
-    def compute_loss(self, model: Model, batch: Batch, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise UserError(f"objective={self.__struct_config__.tag} trains word vectors and has no batches of sequences; "
-                       "use an objective that trains a network, such as objective=mlm")  # fmt: skip
 
 
 class Word2VecObjective(WordVectorObjective, frozen=True):

@@ -11,11 +11,15 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from ..model.batch import Batch
+from ..console import Console
+from ..model.batch import Inputs
 from ..model.model import Model
-from ..objectives import ObjectiveConfig
+from ..objectives import PretrainObjective
+from ..runs import Run
 from ..train import step
 from ..train.config import TrainConfig
+from ..train.objective import Batch
+from ..train.setup import prepare
 from ..train.trainer import Trainer
 from .step import model_bytes
 from .time import Throughput
@@ -25,14 +29,14 @@ MIN_TIMED_STEPS = 3
 SMALL_BATCH_TOKENS = 1024  # of a first measurement on a CPU, where a full update may take minutes
 MAX_GPU_ACCUMULATION = 8  # micro-batches per timed update on a GPU
 
-BatchSource = Callable[[int], AbstractContextManager[Callable[[int], Batch]]]  # batch_tokens -> (index -> micro-batch)
+BatchSource = Callable[[int], AbstractContextManager[Callable[[int], Batch[Inputs]]]]  # batch_tokens -> (index -> micro-batch)
 
 
 class BenchmarkSpec(NamedTuple):
     """What to measure; `build_model()` returns a new model each time."""
 
     build_model: Callable[[], Model]
-    objective: ObjectiveConfig
+    objective: PretrainObjective
     train: TrainConfig
     open_batches: BatchSource
     max_length: int  # the longest sequence
@@ -100,7 +104,8 @@ def _time_training(spec: BenchmarkSpec, batch_tokens: int, gradient_accumulation
             torch.cuda.reset_peak_memory_stats()
         model = spec.build_model()
         model.set_gradient_checkpointing(train.gradient_checkpointing)
-        trainer = Trainer(model, spec.objective, train, Path(folder), seed=0, on_step=timer.on_step, quiet=True)
+        run = Run(Path(folder), console=Console(quiet=True))
+        trainer = Trainer(prepare(model, train), spec.objective, run, seed=0, on_step=timer.on_step)
         timer.start()
         with suppress(_EnoughSteps):
             trainer.fit(lambda k, done: timer.on_batch(get_batch(k)))
@@ -119,7 +124,7 @@ class _StepTimer:
     def start(self) -> None:
         self.step_times.append(time.monotonic())
 
-    def on_batch(self, batch: Batch) -> Batch:
+    def on_batch(self, batch: Batch[Inputs]) -> Batch[Inputs]:
         self.first_batch_time = self.first_batch_time or time.monotonic()  # before it, the trainer saved its first checkpoint
         return batch
 
@@ -143,9 +148,9 @@ class _StepTimer:
         )
 
 
-def _time_evaluation(trainer: Trainer, batch: Batch) -> float:
+def _time_evaluation(trainer: Trainer, batch: Batch[Inputs]) -> float:
     """Seconds per token of an evaluation; of two runs the second counts, since the first may compile."""
     for _ in range(2):
         start = time.monotonic()
-        step.evaluate(trainer.objective, [batch], trainer.prepared)
+        step.evaluate(trainer.setup, trainer.objective, [batch])
     return (time.monotonic() - start) / batch.num_tokens

@@ -7,11 +7,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.model import ModelConfig
-from ..objectives import ObjectiveConfig
+from ..objectives import PretrainObjective
 from ..train import optim
 from ..train.config import TrainConfig
+from ..train.objective import Batch
 from .machines import Machine
 from .step import CostTracker, StepCost, build_meta_model, model_bytes, trace_step
 
@@ -116,7 +117,7 @@ class MemoryEstimate(NamedTuple):
 
 
 def estimate_memory(
-    config: ModelConfig, objective: ObjectiveConfig, batch: Batch, train: TrainConfig, machine: Machine
+    config: ModelConfig, objective: PretrainObjective, batch: Batch[Inputs], train: TrainConfig, machine: Machine
 ) -> MemoryEstimate:
     """Peak memory: weights and optimizer state, plus the largest of forward/backward, update and saving."""
     model, half_precision = build_meta_model(config), train.precision != "fp32"

@@ -15,9 +15,10 @@ from torch.utils.flop_counter import flop_registry
 
 from ..corpus.collate import NumpyBatch
 from ..corpus.loader import BatchLoader, Prefetcher
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.model import Model, ModelConfig
-from ..objectives import ObjectiveConfig
+from ..objectives import PretrainObjective
+from ..train.objective import Batch
 
 aten = torch.ops.aten
 
@@ -82,7 +83,7 @@ _ATTENTION_MATMUL_FLOPS = {
 _QUERY_ARG = {aten._scaled_dot_product_flash_attention_for_cpu: 0, aten._scaled_dot_product_flash_attention_for_cpu_backward: 1}
 
 
-def make_synthetic_batch(objective: ObjectiveConfig, tokens: int, length: int, vocab_size: int) -> Batch:
+def make_synthetic_batch(objective: PretrainObjective, tokens: int, length: int, vocab_size: int) -> Batch[Inputs]:
     """A batch of random ids: as many sequences of `length` as fit into `tokens`, at least one."""
     sizes = np.full(max(1, tokens // length), length)
     rng, num_tokens = np.random.default_rng(0), int(sizes.sum())
@@ -102,7 +103,9 @@ def mean_batch_tokens(loader: BatchLoader) -> float:
     return sum(counts) / len(counts)
 
 
-def find_largest_batch(loader: BatchLoader, objective: ObjectiveConfig, vocab_size: int, lengths_ignored: bool) -> Batch:
+def find_largest_batch(
+    loader: BatchLoader, objective: PretrainObjective, vocab_size: int, lengths_ignored: bool
+) -> Batch[Inputs]:
     """The largest of some batches, for the memory estimate.
 
     With `lengths_ignored` (a GPU, whose memory depends on the sum alone) or with very many sequences, it is synthetic.
@@ -116,7 +119,9 @@ def find_largest_batch(loader: BatchLoader, objective: ObjectiveConfig, vocab_si
 
 
 @contextmanager
-def prefetch_batches(loader: BatchLoader, objective: ObjectiveConfig, workers: int) -> Iterator[Callable[[int], Batch]]:
+def prefetch_batches(
+    loader: BatchLoader, objective: PretrainObjective, workers: int
+) -> Iterator[Callable[[int], Batch[Inputs]]]:
     """Function from index to micro-batch, collated by worker processes as in `pretrain`."""
     with Prefetcher(loader.collator, workers) as prefetcher:
         yield lambda k: objective.to_batch(prefetcher(k, loader.select_samples))
@@ -135,8 +140,8 @@ class StepCost(NamedTuple):
 
 def trace_step(
     config: ModelConfig,
-    objective: ObjectiveConfig,
-    batch: Batch,
+    objective: PretrainObjective,
+    batch: Batch[Inputs],
     *,
     half_precision: bool,
     gradient_checkpointing: bool,
@@ -207,7 +212,7 @@ def model_bytes(model: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
-def _forward_backward(model: Model, objective: ObjectiveConfig, batch: Batch, half_precision: bool) -> None:
+def _forward_backward(model: Model, objective: PretrainObjective, batch: Batch[Inputs], half_precision: bool) -> None:
     with torch.autocast("cpu", torch.bfloat16, enabled=half_precision):
         losses: dict[str, Any] = objective.compute_loss(model, batch).parts
         loss = torch.stack([value.float() for value in losses.values()]).sum()

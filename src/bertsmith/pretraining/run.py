@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,21 @@ from ..console import Console
 from ..corpus.card import bits_per_byte
 from ..corpus.loader import BatchLoader, Prefetcher
 from ..corpus.store import Corpus
-from ..model.batch import Batch
+from ..model import checkpoint
+from ..model.batch import Inputs
 from ..model.config import EncoderConfig
 from ..model.embeddings import CharCNNConfig
 from ..model.mixers import MixerConfig, TransformerXL
 from ..model.model import Model
-from ..objectives import BiLM, CausalLM
+from ..objectives import BiLM, CausalLM, PretrainObjective
 from ..objectives.pseudo_perplexity import pseudo_perplexity_batches
 from ..objectives.word2vec import WordVectorObjective
+from ..runs import Run
 from ..train import oom
 from ..train.config import TrainConfig
-from ..train.distributed import world_size
-from ..train.trainer import StepCallback, Trainer
+from ..train.objective import Batch
+from ..train.setup import prepare
+from ..train.trainer import StepCallback, Trainer, Validation
 from .setup import PretrainRecipe, build_batches, build_model_config, init_model, pretrain_identity, split_corpus, uses_streams
 from .word_vectors import train_word_vectors
 
@@ -45,15 +47,18 @@ def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: StepCallback 
     console, out = Console(quiet), resolve_path(recipe.out, "out")
     corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"))
     identity = pretrain_identity(recipe)
-    with runs.open_run(out, identity, console) as finished_result:
-        if finished_result or not isinstance(recipe.objective, WordVectorObjective):
-            return finished_result or _train(recipe, out, corpus, identity, console, on_step)
-        return train_word_vectors(recipe, out, corpus, identity, console)
+    with runs.open_run(out, identity, console) as run:
+        if run.finished_result:
+            return run.finished_result
+        if isinstance(recipe.objective, WordVectorObjective):
+            return train_word_vectors(recipe, recipe.objective, corpus, run)
+        return _train(recipe, recipe.network_objective, corpus, run, on_step)
 
 
 def _train(
-    recipe: PretrainRecipe, out: Path, corpus: Corpus, identity: str, console: Console, on_step: StepCallback
+    recipe: PretrainRecipe, objective: PretrainObjective, corpus: Corpus, run: Run, on_step: StepCallback
 ) -> dict[str, Any]:
+    out, console = run.folder, run.console
     train_documents, valid_corpus, valid_documents = split_corpus(recipe, corpus)
     _warn_unread_text(recipe, corpus, console)
     config = build_model_config(recipe, corpus)
@@ -76,17 +81,14 @@ def _train(
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
         model = init_model(recipe, config, corpus, console)
         model.set_gradient_checkpointing(train.gradient_checkpointing)
-        with Prefetcher(loaders[0].collator, train.workers, world_size()) as prefetcher:
-            trainer = Trainer(
-                model, recipe.objective, train, out, seed=recipe.seed, fingerprint=identity, on_step=on_step,
-                quiet=console.quiet, baseline=(recipe.objective.token_loss, corpus.card["unigram_entropy"]),
-                eval_sets=_build_eval_sets(recipe, valid_corpus, valid_documents, train.batch_tokens, console),
-            )  # fmt: skip
-            return (
-                trainer,
-                model,
-                trainer.fit(partial(_get_batch, recipe, _set_batch_tokens(loaders, train.batch_tokens), prefetcher)),
+        with Prefetcher(loaders[0].collator, train.workers, runs.world_size()) as prefetcher:
+            validation = Validation(
+                _build_eval_sets(recipe, objective, valid_corpus, valid_documents, train.batch_tokens, console),
+                baseline=(objective.token_loss, corpus.card["unigram_entropy"]),
             )
+            trainer = Trainer(prepare(model, train), objective, run, recipe.seed, validation=validation, on_step=on_step)
+            batches = partial(_get_batch, recipe, objective, _set_batch_tokens(loaders, train.batch_tokens), prefetcher)
+            return trainer, model, trainer.fit(batches)
 
     # with the batch_tokens of the recipe: an out-of-memory retry does not change the updates per epoch
     train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)
@@ -99,9 +101,9 @@ def _train(
     )
     if trainer.is_main_process:
         oom.remove_batch_split(out)
-        card = {"identity": identity, "result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
+        card = {"result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
         record = {"stage": "pretrain"} | (runs.read_family(resolve_path(recipe.init, "init")) if recipe.init else {})
-        runs.publish(out, model, corpus.tokenizer, card, record, recipe)
+        run.publish(checkpoint.model_writer(model, corpus.tokenizer), card, record, recipe)
         console.print_table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "created": True, **result}
@@ -128,16 +130,26 @@ def _set_batch_tokens(loaders: list[BatchLoader], batch_tokens: int) -> list[Bat
 
 
 def _get_batch(
-    recipe: PretrainRecipe, loaders: list[BatchLoader], prefetcher: Prefetcher, index: int, fraction_done: float
-) -> Batch:
+    recipe: PretrainRecipe,
+    objective: PretrainObjective,
+    loaders: list[BatchLoader],
+    prefetcher: Prefetcher,
+    index: int,
+    fraction_done: float,
+) -> Batch[Inputs]:
     """Micro-batch `index` of the phase (sequence length) that the run is in after `fraction_done`."""
     phase = next((i for i, (_, end) in enumerate(recipe.phases()) if fraction_done < end), len(loaders) - 1)
-    return recipe.objective.to_batch(prefetcher(index, loaders[phase].select_samples))
+    return objective.to_batch(prefetcher(index, loaders[phase].select_samples))
 
 
 def _build_eval_sets(
-    recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, batch_tokens: int, console: Console
-) -> dict[str, Callable[[], Iterator[Batch]]]:
+    recipe: PretrainRecipe,
+    objective: PretrainObjective,
+    corpus: Corpus,
+    documents: np.ndarray,
+    batch_tokens: int,
+    console: Console,
+) -> dict[str, Callable[[], Iterator[Batch[Inputs]]]]:
     """Validation batches by split: `valid`, as in training, and for masked language models `pseudo_perplexity`."""
     if not len(documents):
         if recipe.validation_split:
@@ -145,14 +157,14 @@ def _build_eval_sets(
                          "evaluated; set valid=FOLDER to another corpus")  # fmt: skip
         return {}
     length = recipe.max_length[-1]
-    valid_loader = recipe.objective.build_batches(corpus, documents, length, batch_tokens, recipe.seed)
+    valid_loader = objective.build_batches(corpus, documents, length, batch_tokens, recipe.seed)
     valid_loader(0)  # an error in the held-out data is raised before training, not after it
 
-    def valid_batches() -> Iterator[Batch]:
-        return map(recipe.objective.to_batch, islice(valid_loader, max(1, recipe.eval_tokens // batch_tokens)))
+    def valid_batches() -> Iterator[Batch[Inputs]]:
+        return map(objective.to_batch, islice(valid_loader, max(1, recipe.eval_tokens // batch_tokens)))
 
-    eval_sets: dict[str, Callable[[], Iterator[Batch]]] = {"valid": valid_batches}
-    if recipe.objective.can_fill_mask:
+    eval_sets: dict[str, Callable[[], Iterator[Batch[Inputs]]]] = {"valid": valid_batches}
+    if objective.can_fill_mask:
         eval_sets[PSEUDO_PERPLEXITY] = lambda: pseudo_perplexity_batches(
             corpus, documents, length, batch_tokens, recipe.seed, recipe.eval_tokens // 2
         )

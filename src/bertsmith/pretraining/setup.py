@@ -18,12 +18,19 @@ from ..model import checkpoint
 from ..model.config import EncoderConfig
 from ..model.model import Model, ModelConfig, build_model
 from ..model.surgery import convert_weights, merge_mixer_config, replace_mixer, resize_token_embeddings
-from ..objectives import BiLM, CausalLM, NextSentenceMLM, ObjectiveConfig, ReplacedTokenDetection
-from ..objectives.word2vec import WordVectorObjective
+from ..objectives import (
+    BiLM,
+    CausalLM,
+    NextSentenceMLM,
+    ObjectiveConfig,
+    PretrainObjective,
+    ReplacedTokenDetection,
+    WordVectorObjective,
+    require_network,
+)
 from ..tokenization.extend import is_extension, map_to_parent_ids
 from ..tokenization.tokenizer import Tokenizer
 from ..train.config import TrainConfig
-from ..train.distributed import world_size
 from ..word_vectors.models import init_embeddings, load_vectors
 from .word_vectors import check_user_keys
 
@@ -85,6 +92,11 @@ class PretrainRecipe(Config, frozen=True):
             )
         return list(zip(self.max_length, np.cumsum(fractions).tolist(), strict=True))
 
+    @property
+    def network_objective(self) -> PretrainObjective:
+        """The objective of a network; raises a UserError for word vectors, which have no batches of sequences."""
+        return require_network(self.objective)
+
     def validate(self, user_values: dict[str, Any]) -> None:
         if isinstance(self.objective, WordVectorObjective):
             check_user_keys(self.objective, user_values)
@@ -114,7 +126,7 @@ def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Co
 
 def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
     """Config of a new model, or of `init` with the objective's heads, the corpus's vocabulary and `model.mixer`."""
-    heads = recipe.objective.heads()
+    heads = recipe.network_objective.heads()
     if recipe.init is None:
         return ModelConfig(
             encoder=recipe.model or EncoderConfig.presets["bert-base"], vocab_size=len(corpus.tokenizer), heads=heads
@@ -148,13 +160,13 @@ def build_batches(
     if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
         raise UserError("objective.packing=streams is not supported by objective=rtd, whose generator has no memory; use "
                        "another, such as objective.packing=windows")  # fmt: skip
-    if world_size() > 1 and uses_streams(recipe):
+    if runs.world_size() > 1 and uses_streams(recipe):
         raise UserError("objective.packing=streams does not work with several processes, since each batch continues the one "
                        "before; start it without torchrun, or use another, such as objective.packing=windows")  # fmt: skip
     if length > config.encoder.max_position_embeddings:
         raise UserError(f"max_length={length} is more than the model's {config.encoder.max_position_embeddings} positions; "
                        f"lower it, or set model.max_position_embeddings={length}")  # fmt: skip
-    return recipe.objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
+    return recipe.network_objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
 
 def init_model(recipe: PretrainRecipe, config: ModelConfig, corpus: Corpus, console: Console) -> Model:

@@ -9,14 +9,16 @@ from msgspec.structs import replace
 
 from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.embeddings import CharCNNConfig
 from ..model.model import Model, build_model
+from ..objectives.base import PretrainObjective
 from ..objectives.glove import Glove
 from ..objectives.word2vec import WordVectorObjective
 from ..planning.step import mean_batch_tokens
 from ..pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
 from ..train.config import TrainConfig
+from ..train.objective import Batch
 from .flops import RecurrentState, epoch_flops, glove_flops, train_flops_per_token
 
 SAMPLE_TOKENS = 1024  # of the batch on which FLOPs are counted
@@ -62,16 +64,16 @@ def _save_interval(train: TrainConfig, step_flops: float) -> int:
 
 
 @torch.no_grad()
-def _batch_with_memory(model: Model, recipe: PretrainRecipe, loader: BatchLoader, length: int) -> tuple[Batch, RecurrentState]:
+def _batch_with_memory(
+    model: Model, objective: PretrainObjective, loader: BatchLoader, length: int
+) -> tuple[Batch[Inputs], RecurrentState]:
     """A batch, and the recurrent state with full memories that the model brings to it during training."""
     recurrent_state: RecurrentState = ()
     mem_len = max((mixer.mem_len for mixer in model.train().encoder.stack.mixers), default=0)
     num_earlier = math.ceil(mem_len / length)
     for index in range(num_earlier):
-        recurrent_state = recipe.objective.compute_loss(
-            model, recipe.objective.to_batch(loader(index)), recurrent_state
-        ).recurrent_state
-    return recipe.objective.to_batch(loader(num_earlier)), recurrent_state
+        recurrent_state = objective.compute_loss(model, objective.to_batch(loader(index)), recurrent_state).recurrent_state
+    return objective.to_batch(loader(num_earlier)), recurrent_state
 
 
 def measure_step_flops(recipe: PretrainRecipe, corpus: Corpus) -> tuple[float, float]:
@@ -91,10 +93,12 @@ def measure_step_flops(recipe: PretrainRecipe, corpus: Corpus) -> tuple[float, f
         tokens = recipe.train.batch_tokens if uses_char_cnn else max(SAMPLE_TOKENS, length)
         small_recipe = replace(recipe, train=replace(recipe.train, batch_tokens=tokens))
         batch, recurrent_state = _batch_with_memory(
-            model, recipe, build_batches(small_recipe, corpus, train_documents, length, config), length
+            model, recipe.network_objective, build_batches(small_recipe, corpus, train_documents, length, config), length
         )
         micro_batch_flops += (
-            (end - start) * train_flops_per_token(model, recipe.objective, batch, recurrent_state) * mean_batch_tokens(loader)
+            (end - start)
+            * train_flops_per_token(model, recipe.network_objective, batch, recurrent_state)
+            * mean_batch_tokens(loader)
         )
     return micro_batch_flops * recipe.train.gradient_accumulation_steps, loaders[
         0

@@ -11,6 +11,7 @@ from ..corpus.store import Corpus
 from ..errors import Interrupted, UserError
 from ..finetuning.recipe import FinetuneRecipe, finetune_identity
 from ..finetuning.run import finetune
+from ..model import checkpoint
 from ..model.model import build_model
 from ..pretraining.run import pretrain
 from ..pretraining.setup import build_model_config
@@ -24,17 +25,16 @@ def pretrain_entry(entry: Entry, quiet: bool) -> None:
     if not entry.is_untrained:
         pretrain(entry.recipe, quiet)
         return
-    corpus, identity = Corpus.open(resolve_path(entry.recipe.corpus, "corpus")), entry.identity
-    with runs.open_run(entry.folder, identity, Console(True)) as finished_result:
-        if finished_result:
+    corpus = Corpus.open(resolve_path(entry.recipe.corpus, "corpus"))
+    with runs.open_run(entry.folder, entry.identity, Console(True)) as run:
+        if run.finished_result:
             return
         model = build_model(build_model_config(entry.recipe, corpus), entry.recipe.seed)
         model.attach_tokenizer(corpus.tokenizer)
         entry.folder.mkdir(parents=True, exist_ok=True)
         (entry.folder / "metrics.jsonl").touch()
         result = {"step": 0, "parameters": sum(weight.numel() for weight in model.parameters())}
-        card = {"identity": identity, "result": result}
-        runs.publish(entry.folder, model, corpus.tokenizer, card, {"stage": "pretrain"}, entry.recipe)
+        run.publish(checkpoint.model_writer(model, corpus.tokenizer), {"result": result}, {"stage": "pretrain"}, entry.recipe)
 
 
 def finetune_all(recipes: Sequence[FinetuneRecipe], keep: bool) -> None:

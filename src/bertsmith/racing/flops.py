@@ -11,12 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..corpus.card import count_unigrams
 from ..corpus.store import Corpus
-from ..model.batch import Batch
+from ..model.batch import Inputs
 from ..model.model import Model
 from ..objectives.base import PretrainObjective
 from ..objectives.glove import Glove
 from ..objectives.word2vec import SkipGram, Word2VecObjective, WordVectorObjective
 from ..planning.step import count_flops
+from ..train.objective import Batch
 from ..word_vectors.hierarchical_softmax import build_huffman_paths
 from ..word_vectors.windows import keep_probabilities
 
@@ -26,7 +27,7 @@ TRAIN_FORWARD_RATIO = 3  # forward, gradients of the inputs, gradients of the we
 
 
 def train_flops_per_token(
-    model: Model, objective: PretrainObjective, batch: Batch, recurrent_state: RecurrentState = ()
+    model: Model, objective: PretrainObjective, batch: Batch[Inputs], recurrent_state: RecurrentState = ()
 ) -> float:
     """Training FLOPs per token of this batch, with the given recurrent state (memory).
 
@@ -37,7 +38,9 @@ def train_flops_per_token(
     return TRAIN_FORWARD_RATIO * forward_flops(model, objective, batch, recurrent_state) / batch.num_tokens
 
 
-def forward_flops(model: Model, objective: PretrainObjective, batch: Batch, recurrent_state: RecurrentState = ()) -> int:
+def forward_flops(
+    model: Model, objective: PretrainObjective, batch: Batch[Inputs], recurrent_state: RecurrentState = ()
+) -> int:
     """FLOPs of the forward pass, including all losses of the objective."""
     was_training = model.training
     with torch.no_grad(), FlopCounter() as counter:

@@ -15,7 +15,7 @@ from ..finetuning.examples import read_examples
 from ..finetuning.suite import PlannedRun, resolve_metrics
 from ..processes import Job, run_jobs, sigterm_as_interrupt
 from ..reports.html import write_page
-from ..train.distributed import world_size
+from ..runs import world_size
 from .entries import Entry, build_entries, read_scores
 from .execution import finetune_all, pretrain_entry
 from .page import draw_score_plot, render_page

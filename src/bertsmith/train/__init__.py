@@ -1,7 +1,8 @@
 """The training loop; it depends only on the `Objective` interface, not on models, tasks or text."""
 
 from .config import TrainConfig
-from .loss import BatchLike, Loss, Objective
-from .trainer import Trainer
+from .objective import Batch, Loss, Objective
+from .setup import prepare
+from .trainer import Trainer, Validation
 
-__all__ = ["BatchLike", "Loss", "Objective", "TrainConfig", "Trainer"]
+__all__ = ["Batch", "Loss", "Objective", "TrainConfig", "Trainer", "Validation", "prepare"]

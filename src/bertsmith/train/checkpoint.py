@@ -1,90 +1,22 @@
-"""Checkpoints of a training run: folders `step-N` written atomically, safetensors and JSON only (no pickle).
+"""What the checkpoints of a `runs.Run` hold when a Trainer writes them: safetensors and JSON only (no pickle).
 
-- save_checkpoint, load_latest_checkpoint, prune_checkpoints: weights, optimizer state, recurrent state, progress
+- collect_tensors, restore_tensors, restore_recurrent_state: weights, optimizer state, recurrent state
 - save_best, load_best, prune_best: the weights of the best evaluation (early stopping)
 - load_average: the mean of the last checkpoints
 """
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import artifacts
 from ..artifacts import read_json
 from ..errors import UserError
+from ..runs import PROGRESS_FILE, Checkpoint, checkpoint_step, list_checkpoints
 from ..tensors import load_tensors, save_tensors
 from . import optim as optimizers
-
-PROGRESS_FILE = "progress.json"
-
-
-class Checkpoint(NamedTuple):
-    """A loaded checkpoint."""
-
-    folder: Path
-    tensors: dict[str, dict[str, Tensor]]  # by file: model, optimizer, recurrent_state
-    metadata: dict[str, Any]
-
-
-def save_checkpoint(folder: Path, tensors: Mapping[str, dict[str, Tensor]], metadata: dict[str, Any]) -> None:
-    """Writes `NAME.safetensors` for each key of `tensors`, and progress.json; the folder appears only once it is complete."""
-    with artifacts.atomic_folder(folder) as temp_folder:
-        for name, group in tensors.items():
-            # copies: safetensors refuses tensors that share memory
-            copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in group.items()}
-            save_tensors(copies, temp_folder / f"{name}.safetensors")
-        artifacts.write_json(temp_folder / PROGRESS_FILE, metadata)
-
-
-def prune_checkpoints(folder: Path, save_total_limit: int, step: int) -> None:
-    """Keeps the newest `save_total_limit` checkpoints up to `step`.
-
-    Later ones remain after a rollback and will be overwritten.
-    """
-    for old in [path for path in list_checkpoints(folder) if checkpoint_step(path) <= step][:-save_total_limit]:
-        shutil.rmtree(old)
-    for temp_folder in folder.glob("step-*.part"):  # left by a run that was killed while saving
-        shutil.rmtree(temp_folder)
-
-
-def load_latest_checkpoint(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest intact checkpoint, or None if there is none; damaged ones are skipped with a warning."""
-    damage = ""
-    for path in reversed(list_checkpoints(folder)):
-        try:
-            return _load_checkpoint(path)
-        except UserError as error:
-            damage = damage or str(error)
-            warn(f"{error}; trying the checkpoint before it")
-    if damage:
-        raise UserError(f"every checkpoint in {folder} is damaged: {damage}; remove {folder} to start over")
-    return None
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Folders of complete checkpoints, oldest first."""
-    paths = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdecimal()]
-    return sorted(paths, key=checkpoint_step)
-
-
-def checkpoint_step(path: Path) -> int:
-    """N of a folder `step-N`."""
-    return int(path.name.removeprefix("step-"))
-
-
-def _load_checkpoint(folder: Path) -> Checkpoint:
-    try:
-        artifacts.verify_manifest(folder)
-    except (KeyError, TypeError, AttributeError):
-        raise UserError(f"{folder / artifacts.MANIFEST} is damaged") from None
-    tensors = {path.stem: load_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
-    return Checkpoint(folder, tensors, artifacts.read_json(folder / PROGRESS_FILE))
-
 
 RecurrentState = tuple[Tensor, ...]
 
@@ -142,7 +74,8 @@ def load_best(folder: Path, step: int, model: nn.Module) -> None:
 
 def prune_best(folder: Path) -> None:
     """Removes best weights that no checkpoint refers to."""
-    referenced = {_best_path(folder, read_json(path / PROGRESS_FILE).get("best_step", -1)) for path in list_checkpoints(folder)}
+    progress = [read_json(path / PROGRESS_FILE) for path in list_checkpoints(folder)]
+    referenced = {_best_path(folder, values["evaluation"]["best_step"]) for values in progress}
     for path in folder.glob("best-*"):
         if path not in referenced:
             path.unlink()

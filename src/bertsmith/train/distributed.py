@@ -1,7 +1,6 @@
 """Data parallelism over the processes that torchrun started: each computes some micro-batches of every update."""
 
 import atexit
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,21 +11,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..runs import world_size
 from .logging import MetricSums
 
 T = TypeVar("T")
 
 
-def world_size() -> int:
-    """Number of processes torchrun started; 1 without torchrun."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
-
-
-def init_distributed(device: torch.device, gradient_accumulation_steps: int) -> "DistributedState":
+def join_ranks(device: torch.device, gradient_accumulation_steps: int) -> "Ranks":
     """Initializes the process group (nccl on CUDA, else gloo) if there are several processes."""
     num_processes = world_size()
     if num_processes == 1:
-        return DistributedState()
+        return Ranks()
     if gradient_accumulation_steps % num_processes:
         next_multiple = -(-gradient_accumulation_steps // num_processes) * num_processes
         raise UserError(
@@ -37,7 +32,7 @@ def init_distributed(device: torch.device, gradient_accumulation_steps: int) -> 
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(_shut_down)
     cpu_group = dist.new_group(backend="gloo") if device.type == "cuda" else dist.group.WORLD
-    return DistributedState(dist.get_rank(), num_processes, cpu_group)
+    return Ranks(dist.get_rank(), num_processes, cpu_group)
 
 
 def _shut_down() -> None:
@@ -50,7 +45,7 @@ def _shut_down() -> None:
 
 
 @dataclass(frozen=True)
-class DistributedState:
+class Ranks:
     """Rank, world size and the collectives that training needs; with one process they return their argument."""
 
     rank: int = 0

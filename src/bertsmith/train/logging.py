@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .. import artifacts
 from ..errors import UserError
-from .loss import BatchLike, Loss
+from .objective import Batch, Loss
 
 LOSS_SUFFIX = "_loss"  # of the metric of each part of the loss: mlm_loss, nsp_loss
 
@@ -65,7 +65,7 @@ class DeviceMetricSums:
         old_total, old_count = self._sums.get(name, (0.0, 0.0))
         self._sums[name] = (old_total + _to_float64(total), old_count + _to_float64(count))
 
-    def add_loss(self, loss: Loss, batch: BatchLike) -> None:
+    def add_loss(self, loss: Loss, batch: Batch[Any]) -> None:
         """Adds the parts of the loss, by their target counts, and its metrics."""
         for name, part in loss.parts.items():
             self.add(name + LOSS_SUFFIX, part, batch.target_counts[name])

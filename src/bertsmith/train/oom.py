@@ -12,8 +12,8 @@ from ..artifacts import read_json, write_json
 from ..config import Config, PosInt, from_dict, to_dict
 from ..console import Console
 from ..errors import UserError
+from ..runs import world_size
 from .config import TrainConfig
-from .distributed import world_size
 
 T = TypeVar("T")
 

@@ -4,27 +4,42 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..errors import Interrupted, UserError
-from . import checkpoint, distributed, optim, param_groups, precision, progress, schedule, signals
+from .. import runs
+from ..errors import UserError
+from ..runs import Run
+from . import checkpoint, param_groups, schedule
 from .anomaly import AnomalyDetector
-from .config import TrainConfig
 from .logging import MetricsLogger, MetricSums, ProgressDisplay, format_metrics, list_losses
-from .loss import BatchLike, Objective
-from .progress import Clock, TrainProgress
-from .step import UpdateStep, evaluate
+from .objective import Batch, Objective
+from .progress import Clock, TrainProgress, parse_progress, progress_to_dict
+from .setup import TrainSetup
+from .step import StepResult, UpdateStep, evaluate
 
 MAX_ROLLBACKS = 3  # after which training is given up
 
-BatchFn = Callable[[int, float], BatchLike]  # (index of the micro-batch, fraction of the run done)
-SeededBatches = list[tuple[int, BatchLike]]  # (dropout seed, micro-batch)
-EvalSets = Mapping[str, Callable[[], Iterable[BatchLike]]]
+BatchFn = Callable[[int, float], Batch[Any]]  # (index of the micro-batch, fraction of the run done)
+SeededBatches = list[tuple[int, Batch[Any]]]  # (dropout seed, micro-batch)
 StepCallback = Callable[[int, dict[str, float]], None]
-ScoreFn = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What the weights are evaluated on, and what their loss is compared with.
+
+    eval_sets: batches by split.
+    score_fn: score of the current weights, higher is better, for early stopping; by default minus the loss on the first
+        split.
+    baseline: (name of a loss, its unigram baseline), shown next to the loss.
+    """
+
+    eval_sets: Mapping[str, Callable[[], Iterable[Batch[Any]]]] = field(default_factory=dict)
+    score_fn: Callable[[], float] | None = None
+    baseline: tuple[str, float] | None = None
 
 
 class Trainer:
@@ -35,68 +50,49 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
+        setup: TrainSetup,
         objective: Objective,
-        config: TrainConfig,
-        folder: Path,
-        *,
+        run: Run,
         seed: int,
-        eval_sets: EvalSets | None = None,
-        score_fn: ScoreFn | None = None,
-        param_schedule: param_groups.ParamScheduleFn = param_groups.uniform_schedule,
+        *,
+        validation: Validation | None = None,
         on_step: StepCallback = lambda step, report: None,
-        quiet: bool = False,
-        baseline: tuple[str, float] | None = None,
-        fingerprint: str = "",
     ) -> None:
-        """Resumes from the newest checkpoint in `folder/state`; its `fingerprint` must be the same.
-
-        eval_sets: batches to evaluate on, by name.
-        score_fn: score of the current weights, higher is better, for early stopping; by default minus the loss on the first
-            eval set.
-        param_schedule: learning rate scale and unfreezing by parameter name.
-        on_step: called after each step with its number and metrics.
-        baseline: (name of a loss, its unigram baseline), shown next to the loss.
-        """
-        config.check()
-        if config.epochs is not None:
+        """on_step: called after each step with its number and metrics."""
+        setup.config.check()
+        self.setup, self.config, self.model, self.run, self.seed = setup, setup.config, setup.model, run, seed
+        self.objective, self.validation, self.on_step = objective, validation or Validation(), on_step
+        if self.config.epochs is not None:
             raise UserError("train.epochs must first be converted to steps, by TrainConfig.resolve_epochs(batches_per_epoch)")
-        if config.early_stopping_patience and not eval_sets and not score_fn:
+        if self.config.early_stopping_patience and not self.validation.eval_sets and not self.validation.score_fn:
             raise UserError("train.early_stopping_patience needs evaluation data; give a dev file, or set validation_split")
-        self.config, self.folder, self.seed, self.on_step = config, folder, seed, on_step
-        self.objective, self.eval_sets, self.score_fn = objective, eval_sets or {}, score_fn
-        self.prepared = precision.prepare_model(model, config)
-        self.model = self.prepared.model
-        self.dist_state = distributed.init_distributed(self.prepared.device, config.gradient_accumulation_steps)
-        self.display = ProgressDisplay(self.dist_state.is_main_process, quiet, baseline)
-        self.metrics = MetricsLogger(folder, self.dist_state.is_main_process, config.tensorboard)
-        self.optimizer = config.optimizer.build(
-            optim.build_param_groups(self.model, config.weight_decay, param_schedule), config.learning_rate
-        )
-        self.update_step = UpdateStep(objective, self.prepared, self.dist_state, self.optimizer, config.max_grad_norm)
-        self.progress = TrainProgress(fingerprint=fingerprint)
-        self.anomaly_detector = AnomalyDetector(config.grad_spike_factor, config.max_bad_steps)
+        self.display = ProgressDisplay(self.is_main_process, run.console.quiet, self.validation.baseline)
+        self.metrics = MetricsLogger(run.folder, self.is_main_process, self.config.tensorboard)
+        self.update_step = UpdateStep(setup, objective)
+        self.progress = TrainProgress()
+        self.anomaly_detector = AnomalyDetector(self.config.grad_spike_factor, self.config.max_bad_steps)
         self.recurrent_state: tuple[Tensor, ...] = ()
-        self._prefetched: tuple[int, list[BatchLike]] | None = None  # (index of the first micro-batch, micro-batches)
+        self._prefetched: tuple[int, list[Batch[Any]]] | None = None  # (index of the first micro-batch, micro-batches)
         self.resumed_at: int | None = None
         self.clock = Clock()
-        self._warmup_fraction = schedule.resolve_warmup(config.warmup_steps, config.steps)
+        self._warmup_fraction = schedule.resolve_warmup(self.config.warmup_steps, self.config.steps)
         self._recent_losses: deque[float] = deque(maxlen=8)  # for the error message of a failed run
-        self._resume()
 
     @property
     def is_main_process(self) -> bool:
         """Whether this is rank 0, which writes files."""
-        return self.dist_state.is_main_process
+        return self.setup.ranks.is_main_process
 
     def fit(self, get_batch: BatchFn) -> dict[str, Any]:
-        """Trains to the end and returns a summary; the weights are in the model and in the last checkpoint.
+        """Trains to the end, from the newest checkpoint of the run if there is one, and returns a summary.
 
-        `get_batch(k, fraction_done)` returns micro-batch k, a pure function of k; fraction_done in [0, 1) is the fraction of
-        the run done. After Ctrl-C or SIGTERM, saves a checkpoint and raises Interrupted.
+        The weights are in the model and in the last checkpoint. `get_batch(k, fraction_done)` returns micro-batch k, a pure
+        function of k; fraction_done in [0, 1) is the fraction of the run done. After Ctrl-C or SIGTERM, saves a checkpoint and
+        raises Interrupted.
         """
+        self.resume()
         tokens_before = self.progress.tokens
-        with signals.catch_stop_signals() as stop_requested, self.display:
+        with runs.catch_stop_signals() as stop_requested, self.display:
             self._start()
             while not self._is_finished():
                 with self.clock.time_step():
@@ -106,19 +102,27 @@ class Trainer:
                 else:
                     self._after_step(row)
                 self.on_step(self.progress.step, row)
-                if self.dist_state.any_rank(bool(stop_requested)) and not self._is_finished():
-                    self._save_and_stop()
+                if self.setup.ranks.any_rank(bool(stop_requested)) and not self._is_finished():
+                    self._save()
+                    raise self.run.interrupted(f"step {self.progress.step}")
             self._finish()
             self._load_best()
             self._load_average()
         return self._summary(self.progress.tokens - tokens_before)
+
+    def resume(self) -> None:
+        """Loads the newest checkpoint of the run, if there is one."""
+        if saved := self.run.load_latest_checkpoint(self.display.warn):
+            self._restore(saved)
+            self.resumed_at = self.progress.step
+        self.setup.ranks.broadcast(None)  # barrier: nobody writes while other ranks still read
 
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
         c, (fraction_done, step_fraction) = self.config, self._run_fractions()
         return (
             c.learning_rate
-            * self.progress.lr_scale
+            * self.progress.anomalies.lr_scale
             * schedule.lr_factor(c.lr_scheduler_type, fraction_done, self._warmup_fraction, c.decay_fraction, step_fraction)
         )
 
@@ -126,33 +130,23 @@ class Trainer:
 
     def _step(self, get_batch: BatchFn) -> dict[str, float]:
         p, lr, (fraction_done, _) = self.progress, self.learning_rate(), self._run_fractions()
-        param_groups.unfreeze(self.optimizer, fraction_done)
-        pending = self.update_step.compute_grads(self._micro_batches(get_batch, p.step, fraction_done), self.recurrent_state)
-        if self.update_step.optimizer_can_skip:
-            self.update_step.apply_unless_anomalous(pending, lr, self.anomaly_detector.spike_threshold)
-        self._prefetch(get_batch, p.step + 1)
-        result = self.update_step.fetch_result(pending)
-        p.step, p.tokens, p.learning_rate, p.is_finished = p.step + 1, p.tokens + result.tokens, lr, False
-        means = {"loss": 0.0, **result.metrics.means()}
-        self._recent_losses.append(means["loss"])
-        if reason := self._skip_reason(means):
-            self.update_step.skip()  # the recurrent state is not updated either: it may be non-finite, too
-            self._record_skip(reason)
-        else:
-            if not self.update_step.optimizer_can_skip:
-                self.update_step.apply(lr)
-            self.recurrent_state = result.recurrent_state
-            self._add_to_interval(result.metrics)
-        return {**means, "learning_rate": lr, "tokens": result.tokens}
+        param_groups.unfreeze(self.setup.optimizer, fraction_done)
+        batches = self._micro_batches(get_batch, p.step, fraction_done)
+        prefetch = lambda: self._prefetch(get_batch, p.step + 1)
+        result = self.update_step(batches, lr, self.recurrent_state, self.anomaly_detector, prefetch)
+        p.step, p.tokens, p.log.learning_rate, p.is_finished = p.step + 1, p.tokens + result.tokens, lr, False
+        self.recurrent_state = result.recurrent_state
+        self._record(result)
+        return {**result.means(), "learning_rate": lr, "tokens": result.tokens}
 
     def _micro_batches(self, get_batch: BatchFn, step: int, fraction_done: float) -> SeededBatches:
         """(dropout seed, micro-batch) of this rank for a step, on the device; prefetched ones if they are of this step."""
         first, local_indices = (
-            (self.progress.batch_offset + step) * self.config.gradient_accumulation_steps,
-            self.dist_state.local_micro_batches(self.config.gradient_accumulation_steps),
+            (self.progress.anomalies.batch_offset + step) * self.config.gradient_accumulation_steps,
+            self.setup.ranks.local_micro_batches(self.config.gradient_accumulation_steps),
         )
         if self._prefetched is None or self._prefetched[0] != first:
-            self._prefetched = first, [get_batch(first + i, fraction_done).to(self.prepared.device) for i in local_indices]
+            self._prefetched = first, [get_batch(first + i, fraction_done).to(self.setup.device) for i in local_indices]
         return [(dropout_seed(self.seed, step, i), batch) for i, batch in zip(local_indices, self._prefetched[1], strict=True)]
 
     def _prefetch(self, get_batch: BatchFn, step: int) -> None:
@@ -161,30 +155,28 @@ class Trainer:
         if steps is None or step < steps:
             self._micro_batches(get_batch, step, self._run_fractions()[0] if steps is None else step / steps)
 
-    def _skip_reason(self, means: dict[str, float]) -> str | None:
-        if self.update_step.has_overflowed(means["loss"], means["grad_norm"]):
-            return "fp16 overflow, the loss scale is halved"
-        return self.anomaly_detector.check(means["loss"], means["grad_norm"])
-
-    def _record_skip(self, reason: str) -> None:
-        self.progress.skipped_steps += 1
-        self.metrics.log(self.progress.step, skip_reason=reason)
-        self.display.warn(f"step {self.progress.step}: update skipped: {reason}")
-
-    def _add_to_interval(self, metrics: MetricSums) -> None:
-        interval = MetricSums(self.progress.metric_sums)
-        interval.add(metrics.drop_nonfinite())
-        self.progress.metric_sums = interval.sums
+    def _record(self, result: StepResult) -> None:
+        """Adds the metrics to those of the next row of metrics.jsonl, or logs why the update was skipped."""
+        p = self.progress
+        self._recent_losses.append(result.means()["loss"])
+        if result.skip_reason:
+            p.anomalies.skipped_steps += 1
+            self.metrics.log(p.step, skip_reason=result.skip_reason)
+            self.display.warn(f"step {p.step}: update skipped: {result.skip_reason}")
+            return
+        interval = MetricSums(p.log.metric_sums)
+        interval.add(result.metrics.drop_nonfinite())
+        p.log.metric_sums = interval.sums
 
     def _run_fractions(self) -> tuple[float, float]:
         """The fraction of the run done, and the fraction one step takes."""
         c, p = self.config, self.progress
         if c.steps is not None:
             return p.step / c.steps, 1 / c.steps
-        budget = 60 * (c.minutes or 0)
-        usable_seconds = max(budget - p.startup_seconds, 1e-9)
-        fraction_done = max(p.seconds - p.startup_seconds, 0.0) / usable_seconds
-        return min(fraction_done, 1 - 1e-9), p.step_seconds / usable_seconds
+        budget, time = 60 * (c.minutes or 0), p.time
+        usable_seconds = max(budget - time.startup_seconds, 1e-9)
+        fraction_done = max(time.seconds - time.startup_seconds, 0.0) / usable_seconds
+        return min(fraction_done, 1 - 1e-9), time.step_seconds / usable_seconds
 
     def _seconds_left(self) -> float:
         """Estimated seconds to the end, without evaluations."""
@@ -195,14 +187,12 @@ class Trainer:
 
     def _is_finished(self) -> bool:
         c, p = self.config, self.progress
-        if c.early_stopping_patience and p.evals_since_best >= c.early_stopping_patience:
+        if c.early_stopping_patience and p.evaluation.evals_since_best >= c.early_stopping_patience:
             return True
         if c.steps is not None:
             return p.step >= c.steps
-        p.seconds, p.step_seconds, p.startup_seconds = self.dist_state.broadcast(
-            (self.clock.elapsed, self.clock.step_seconds, self.clock.startup_seconds)
-        )
-        return p.step > 0 and p.seconds + p.step_seconds > 60 * (c.minutes or 0)
+        p.time = self.setup.ranks.broadcast(self.clock.read())
+        return p.step > 0 and p.time.seconds + p.time.step_seconds > 60 * (c.minutes or 0)
 
     # -- between steps
 
@@ -222,73 +212,71 @@ class Trainer:
         )
 
     def _log(self) -> None:
-        p, means = self.progress, MetricSums(self.progress.metric_sums).means()
+        p, log, means = self.progress, self.progress.log, MetricSums(self.progress.log.metric_sums).means()
         if not means:
-            return  # every update since the last row was skipped and logged by _record_skip
-        p.loss, p.metric_sums = means.get("loss"), {}
+            return  # every update since the last row was skipped, and logged by _record
+        log.loss, log.metric_sums = means.get("loss"), {}
         losses = {name: means[name] for name in list_losses(means)}
-        state = {"learning_rate": p.learning_rate, "grad_norm": means["grad_norm"], "tokens": p.tokens}
+        state = {"learning_rate": log.learning_rate, "grad_norm": means["grad_norm"], "tokens": p.tokens}
         self.metrics.log(p.step, **{**losses, **state, **means})
 
     def _evaluate(self) -> None:
-        p = self.progress
-        p.evaluations, p.eval_step = {}, p.step
-        for name, batches in self.eval_sets.items():
-            means = evaluate(self.objective, batches(), self.prepared)
-            p.evaluations[name] = dict(means)
-            self.metrics.log(p.step, split=name, **means)
-            self.display.info(f"step {p.step}: {name}: {format_metrics(means)}")
+        step, latest = self.progress.step, self.progress.evaluation
+        latest.metrics, latest.step = {}, step
+        for name, batches in self.validation.eval_sets.items():
+            means = evaluate(self.setup, self.objective, batches())
+            latest.metrics[name] = dict(means)
+            self.metrics.log(step, split=name, **means)
+            self.display.info(f"step {step}: {name}: {format_metrics(means)}")
         if self.config.early_stopping_patience:
             self._update_best()
 
     def _update_best(self) -> None:
         """Saves the weights if their score is the best so far, for early stopping."""
-        p = self.progress
-        eval_loss = next(iter(p.evaluations.values()), {}).get("loss")
-        score = self.score_fn() if self.score_fn else -(eval_loss if eval_loss is not None else float("inf"))
-        score = self.dist_state.broadcast(score)
+        step, best = self.progress.step, self.progress.evaluation
+        eval_loss = next(iter(best.metrics.values()), {}).get("loss")
+        score_fn = self.validation.score_fn
+        score = score_fn() if score_fn else -(eval_loss if eval_loss is not None else float("inf"))
+        score = self.setup.ranks.broadcast(score)
         score = -math.inf if math.isnan(score) else score
-        if p.best_step >= 0 and not score > (-math.inf if p.best_score is None else p.best_score):  # JSON has no infinity
-            p.evals_since_best += 1
+        if best.best_step >= 0 and not score > (-math.inf if best.best_score is None else best.best_score):  # JSON has no inf
+            best.evals_since_best += 1
             return
-        p.best_score, p.best_step, p.evals_since_best = score, p.step, 0
+        best.best_score, best.best_step, best.evals_since_best = score, step, 0
         if self.is_main_process:
-            checkpoint.save_best(self.folder / "state", p.step, self.model)
+            checkpoint.save_best(self.run.state, step, self.model)
 
     def _load_best(self) -> None:
         """Loads the best weights if they are not those of the last step."""
-        p = self.progress
-        if p.best_step >= 0 and p.best_step != p.step:
-            checkpoint.load_best(self.folder / "state", p.best_step, self.model)
-            self.display.info(f"loaded the best weights, of step {p.best_step}")
+        best_step = self.progress.evaluation.best_step
+        if best_step >= 0 and best_step != self.progress.step:
+            checkpoint.load_best(self.run.state, best_step, self.model)
+            self.display.info(f"loaded the best weights, of step {best_step}")
 
     def _load_average(self) -> None:
         """Loads the mean of the last `train.average_checkpoints` checkpoints."""
         if self.config.average_checkpoints:
-            self.dist_state.broadcast(None)  # barrier: the last checkpoint must be written before anyone reads it
-            steps = checkpoint.load_average(
-                self.folder / "state", self.config.average_checkpoints, self.progress.step, self.model
-            )
+            self.setup.ranks.broadcast(None)  # barrier: the last checkpoint must be written before anyone reads it
+            steps = checkpoint.load_average(self.run.state, self.config.average_checkpoints, self.progress.step, self.model)
             self.display.info(f"averaged the weights of steps {', '.join(map(str, steps))}")
 
     def _roll_back(self) -> None:
         """Restores the last checkpoint, skips the batches since then, and halves the learning rate."""
         old = self.progress
-        if old.rollbacks == MAX_ROLLBACKS:
+        if old.anomalies.rollbacks == MAX_ROLLBACKS:
             self._give_up()
-        saved = checkpoint.load_latest_checkpoint(self.folder / "state", self.display.warn)
+        saved = self.run.load_latest_checkpoint(self.display.warn)
         assert saved, "step 0 was saved"
         self._restore(saved)
-        new = self.progress
-        new.batch_offset = old.batch_offset + old.step - new.step
-        new.lr_scale, new.rollbacks = old.lr_scale / 2, old.rollbacks + 1
-        new.skipped_steps, new.tokens = old.skipped_steps, old.tokens
-        new.seconds, new.step_seconds, new.startup_seconds = old.seconds, old.step_seconds, old.startup_seconds
+        new, anomalies = self.progress, self.progress.anomalies
+        anomalies.batch_offset = old.anomalies.batch_offset + old.step - new.step
+        anomalies.lr_scale, anomalies.rollbacks = old.anomalies.lr_scale / 2, old.anomalies.rollbacks + 1
+        anomalies.skipped_steps, new.tokens, new.time = old.anomalies.skipped_steps, old.tokens, old.time
         self.anomaly_detector.bad_steps = 0
-        self.metrics.log(old.step, rollback_to=new.step, lr_scale=new.lr_scale, batch_offset=new.batch_offset)
+        self.metrics.log(old.step, rollback_to=new.step, lr_scale=anomalies.lr_scale, batch_offset=anomalies.batch_offset)
         self.display.warn(
             f"step {old.step}: {self.config.max_bad_steps} updates in a row were skipped; rolled back to step {new.step}, "
-            f"with the following batches and {new.lr_scale:g} times the learning rate"
+            f"with the following batches and {anomalies.lr_scale:g} times the learning rate"
         )
 
     def _give_up(self) -> None:
@@ -299,81 +287,55 @@ class Trainer:
             f"({self.config.warmup_steps:g}), or check the data"
         )
 
-    def _save_and_stop(self) -> None:
-        self._save()
-        raise Interrupted(f"checkpoint saved at step {self.progress.step}; run the same command again to resume")
-
     # -- start, save, finish
-
-    def _resume(self) -> None:
-        fresh = self.progress
-        if saved := checkpoint.load_latest_checkpoint(self.folder / "state", self.display.warn):
-            saved_fingerprint = saved.metadata.get("fingerprint")
-            if saved_fingerprint != fresh.fingerprint:
-                raise UserError(
-                    f"{self.folder} contains checkpoints of another recipe ({saved_fingerprint or '-'}, "
-                    f"not {fresh.fingerprint or '-'}); choose another `out`, or remove {self.folder / 'state'} to start over"
-                )
-            self._restore(saved)
-            self.resumed_at = self.progress.step
-        self.dist_state.broadcast(None)  # barrier: nobody writes while other ranks still read
 
     def _start(self) -> None:
         p = self.progress
-        self.clock = Clock(p.seconds, p.step_seconds, p.startup_seconds)
+        self.clock = Clock(p.time)
         self.model.train()
         if self.is_main_process:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        self.metrics.truncate(p.metrics_bytes, p.step)
+            self.run.folder.mkdir(parents=True, exist_ok=True)
+        self.metrics.truncate(p.log.metrics_bytes, p.step)
         if self.resumed_at is None:
-            self.dist_state.broadcast_weights(self.model)
+            self.setup.ranks.broadcast_weights(self.model)
             self._save()  # step 0, for rollbacks; a full disk fails now
         elif p.step:
             prefix = "training is complete:" if p.is_finished and self._is_finished() else "resuming from"
-            self.display.info(f"{prefix} {self._progress_text()} ({self.folder / 'state'})")
+            self.display.info(f"{prefix} {self._progress_text()} ({self.run.state})")
 
     def _finish(self) -> None:
         p = self.progress
         if p.is_finished:
             return
         self._log()
-        if p.eval_step != p.step:
+        if p.evaluation.step != p.step:
             self._evaluate()
         p.is_finished = True
         self._save()
 
     def _save(self) -> None:
-        recurrent_states = self.dist_state.all_gather([tensor.cpu() for tensor in self.recurrent_state])
-        p = self.progress
-        p.grad_norms, p.bad_steps, p.grad_scaler = (
-            list(self.anomaly_detector.grad_norms),
-            self.anomaly_detector.bad_steps,
-            self.prepared.scaler.state_dict(),
-        )
-        p.seconds, p.step_seconds, p.startup_seconds = self.clock.elapsed, self.clock.step_seconds, self.clock.startup_seconds
+        recurrent_states = self.setup.ranks.all_gather([tensor.cpu() for tensor in self.recurrent_state])
+        p, detector, config = self.progress, self.anomaly_detector, self.config
+        p.anomalies.grad_norms, p.anomalies.bad_steps = list(detector.grad_norms), detector.bad_steps
+        p.grad_scaler, p.time = self.setup.scaler.state_dict(), self.clock.read()
         if self.is_main_process:
-            p.metrics_bytes = self.metrics.flush()
-            tensors = checkpoint.collect_tensors(self.model, self.optimizer, recurrent_states)
-            checkpoint.save_checkpoint(self.folder / "state" / f"step-{p.step}", tensors, progress.progress_to_dict(p))
-            checkpoint.prune_checkpoints(
-                self.folder / "state", max(self.config.save_total_limit, self.config.average_checkpoints), p.step
-            )
-            checkpoint.prune_best(self.folder / "state")
+            p.log.metrics_bytes = self.metrics.flush()
+            tensors = checkpoint.collect_tensors(self.model, self.setup.optimizer, recurrent_states)
+            save_total_limit = max(config.save_total_limit, config.average_checkpoints)
+            self.run.save_checkpoint(p.step, tensors, progress_to_dict(p), save_total_limit)
+            checkpoint.prune_best(self.run.state)
             if p.step:
                 self.display.info(f"step {p.step}: checkpoint saved")
 
-    def _restore(self, saved_checkpoint: checkpoint.Checkpoint) -> None:
-        self.progress = p = progress.parse_progress(
-            saved_checkpoint.metadata, str(saved_checkpoint.folder / checkpoint.PROGRESS_FILE)
-        )
-        checkpoint.restore_tensors(saved_checkpoint, self.model, self.optimizer)
-        self.recurrent_state = checkpoint.restore_recurrent_state(
-            saved_checkpoint, self.dist_state.rank, self.dist_state.world_size, self.prepared.device
-        )
-        if p.grad_scaler and self.prepared.scaler.is_enabled():
-            self.prepared.scaler.load_state_dict(p.grad_scaler)
+    def _restore(self, saved: runs.Checkpoint) -> None:
+        self.progress = p = parse_progress(saved.progress, str(saved.folder / runs.PROGRESS_FILE))
+        checkpoint.restore_tensors(saved, self.model, self.setup.optimizer)
+        ranks = self.setup.ranks
+        self.recurrent_state = checkpoint.restore_recurrent_state(saved, ranks.rank, ranks.world_size, self.setup.device)
+        if p.grad_scaler and self.setup.scaler.is_enabled():
+            self.setup.scaler.load_state_dict(p.grad_scaler)
         self.anomaly_detector = AnomalyDetector(
-            self.config.grad_spike_factor, self.config.max_bad_steps, p.grad_norms, p.bad_steps
+            self.config.grad_spike_factor, self.config.max_bad_steps, p.anomalies.grad_norms, p.anomalies.bad_steps
         )
 
     def _progress_text(self) -> str:
@@ -386,14 +348,14 @@ class Trainer:
         p = self.progress
         return {
             "step": p.step,
-            "loss": p.loss,
-            "seconds": p.seconds,
+            "loss": p.log.loss,
+            "seconds": p.time.seconds,
             "tokens": p.tokens,
             "tokens_per_second": tokens / self.clock.session_seconds if tokens else None,
-            "evaluations": p.evaluations,
-            "best_step": p.best_step if p.best_step >= 0 else p.step,
-            "skipped_steps": p.skipped_steps,
-            "rollbacks": p.rollbacks,
+            "evaluations": p.evaluation.metrics,
+            "best_step": p.evaluation.best_step if p.evaluation.best_step >= 0 else p.step,
+            "skipped_steps": p.anomalies.skipped_steps,
+            "rollbacks": p.anomalies.rollbacks,
             "resumed_at": self.resumed_at,
         }
 

@@ -1,34 +1,44 @@
-"""Device, mixed precision (autocast and loss scaling) and compilation of a model."""
+"""What a run trains with: the model on its device, mixed precision, compilation, ranks and the optimizer."""
 
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ..device import resolve_device
 from ..errors import UserError
-from . import distributed
+from ..runs import world_size
+from . import distributed, optim
 from .config import TrainConfig
+from .param_groups import ParamScheduleFn, uniform_schedule
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class PreparedModel(NamedTuple):
-    """A model on its device, with its autocast context and gradient scaler."""
+@dataclass(frozen=True)
+class TrainSetup:
+    """A model ready to be trained: on its device, with its autocast context, gradient scaler, ranks and optimizer."""
 
+    config: TrainConfig
     model: nn.Module
     device: torch.device
     autocast: Callable[[], AbstractContextManager[Any]]
     scaler: torch.amp.GradScaler  # disabled unless the precision is fp16
+    ranks: distributed.Ranks
+    optimizer: Optimizer
 
 
-def prepare_model(model: nn.Module, config: TrainConfig) -> PreparedModel:
-    """Moves the model to its device and compiles it if `train.compile` is set, both in place.
+def prepare(model: nn.Module, config: TrainConfig, param_schedule: ParamScheduleFn = uniform_schedule) -> TrainSetup:
+    """Moves the model to its device, compiles it if `train.compile` is set (both in place), joins the ranks of torchrun, and
+    builds the optimizer.
 
     A model with a method `compile_parts()` compiles itself by that instead.
+    param_schedule: learning rate scale and unfreezing by parameter name.
     """
     device = _select_device(config.device)
     if config.precision == "fp16" and device.type != "cuda":
@@ -40,12 +50,15 @@ def prepare_model(model: nn.Module, config: TrainConfig) -> PreparedModel:
     if config.compile:
         getattr(model, "compile_parts", lambda: model.compile(dynamic=True))()
     scaler = torch.amp.GradScaler("cuda", enabled=config.precision == "fp16")
-    return PreparedModel(model, device, _autocast(device, config.precision), scaler)
+    ranks = distributed.join_ranks(device, config.gradient_accumulation_steps)
+    param_groups = optim.build_param_groups(model, config.weight_decay, param_schedule)
+    optimizer = config.optimizer.build(param_groups, config.learning_rate)
+    return TrainSetup(config, model, device, _autocast(device, config.precision), scaler, ranks, optimizer)
 
 
 def _select_device(name: str) -> torch.device:
     """Resolves `train.device`; with several processes, each takes the GPU of its LOCAL_RANK."""
-    device = resolve_device(name, "train.device", int(os.environ.get("LOCAL_RANK", "0")) if distributed.world_size() > 1 else 0)
+    device = resolve_device(name, "train.device", int(os.environ.get("LOCAL_RANK", "0")) if world_size() > 1 else 0)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
