@@ -1,6 +1,6 @@
 """`EncoderConfig`, the architecture of an encoder: the `model` section of a recipe."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from torch import nn
@@ -80,7 +80,12 @@ class EncoderConfig(Config, frozen=True):
     )
     pooler_act: Annotated[PoolActivation, "activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"] = "tanh"
 
-    presets: ClassVar[dict[str, "EncoderConfig"]] = {}
+    @classmethod
+    def presets(cls) -> dict[str, "EncoderConfig"]:
+        """Architectures of the papers by name."""
+        from .presets import PRESETS  # values of this class
+
+        return PRESETS
 
     @property
     def embedding_dim(self) -> int:

@@ -11,11 +11,8 @@ from .batch import Inputs
 from .config import EncoderConfig
 from .mixers.reformer.reversible import Duplicate
 from .positions import AxialPositionsConfig, sinusoidal_positions
-from .presets import PRESETS
 from .sublayers import ACTIVATIONS, AddNorm, to_compute_dtype
 from .transformer import Stack
-
-EncoderConfig.presets.update(PRESETS)
 
 
 class Encoder(nn.Module):
