@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...config import PosInt, Probability, Variant
 from ...errors import UserError
 from ..batch import Inputs
+from ..linear import Linear
 from ..mixers import Attention, LiteTransformer, Longformer
 from ..mixers.attention import LayerCache, SelfAttention
 from ..mixers.lite_transformer import LongShortRangeAttention
@@ -37,9 +38,8 @@ class CrossAttention(nn.Module):
         head_multiplier = 2 if isinstance(config.mixer, LiteTransformer) else 1  # its attention has half of the channels
         self.num_heads, self.dropout = head_multiplier * config.mixer.num_attention_heads, config.mixer.attention_dropout
         self.query, self.key_value, self.output = (
-            nn.Linear(hidden_size, times * hidden_size, bias=bias) for times in (1, 2, 1)
+            Linear(hidden_size, times * hidden_size, bias=bias, num_parts=times) for times in (1, 2, 1)
         )
-        self.key_value.weight.parts = 2  # type: ignore[attr-defined]  # fused matrices: Muon treats each alone
         self.norm = config.build_add_norm()
 
     def forward(self, x: Tensor, layout: Layout, encoder_hidden_states: Tensor, encoder_layout: Layout) -> Tensor:

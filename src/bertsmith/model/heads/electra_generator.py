@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...config import Variant
 from ...errors import UserError
 from ..batch import Inputs
+from ..linear import Linear
 from ..transformer import Stack
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class ElectraGenerator(nn.Module):
         from . import LMHeadConfig
 
         self.embedding_projection = (
-            nn.Identity() if config.embedding_size is None else nn.Linear(embedding_dim, config.hidden_size)
+            nn.Identity() if config.embedding_size is None else Linear(embedding_dim, config.hidden_size)
         )
         self.stack = Stack(config)
         self.lm_head = LMHeadConfig().build(config, vocab_size)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
 
 
@@ -62,10 +63,9 @@ class QKVProjection(nn.Module):
             )
         self.num_heads = num_heads
         self.qkv, self.output = (
-            nn.Linear(hidden_size, 3 * hidden_size, bias=bias),
-            nn.Linear(hidden_size, hidden_size, bias=bias),
+            Linear(hidden_size, 3 * hidden_size, bias=bias, num_parts=3),
+            Linear(hidden_size, hidden_size, bias=bias),
         )
-        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
@@ -73,7 +73,7 @@ class QKVProjection(nn.Module):
 
     def project_kv(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values only, of tokens that are attended to but have no queries: (tokens, num_heads, head_dim) each."""
-        if type(self.qkv) is not nn.Linear:  # wrapped by LoRA: its weight alone is not the projection
+        if not isinstance(self.qkv, nn.Linear):  # wrapped by LoRA: its weight alone is not the projection
             return self(x)[1:]
         hidden_size = self.qkv.in_features
         bias = None if self.qkv.bias is None else self.qkv.bias[hidden_size:]

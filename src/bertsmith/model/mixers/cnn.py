@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...config import PosInt, Variant
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
 from .base import Mixer
 
@@ -41,7 +42,7 @@ class CnnMixer(Mixer):
         base, remainder = divmod(hidden_size, len(config.kernel_sizes))
         out_channels = [base + (i < remainder) for i in range(len(config.kernel_sizes))]
         self.filters = nn.ModuleList(
-            nn.Linear(kernel_size * hidden_size, channels)
+            Linear(kernel_size * hidden_size, channels)
             for kernel_size, channels in zip(config.kernel_sizes, out_channels, strict=True)
         )
         self.left_padding = [

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...config import PosFloat, PosInt, Probability, Variant
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
 from .attention import Attention, LayerCache, SelfAttention
 from .base import Mixer
@@ -93,13 +94,12 @@ class LightweightConv(nn.Module):
         (self.kernel_size,), self.num_filters, self.dropout = config.kernel_sizes, config.num_filters, config.attention_dropout
         self.left_padding = self.kernel_size - 1 if config.causal else self.kernel_size // 2
         self.glu, self.output = (
-            nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
-            nn.Linear(hidden_size, hidden_size, bias=config.bias),
+            Linear(hidden_size, 2 * hidden_size, bias=config.bias, num_parts=2),
+            Linear(hidden_size, hidden_size, bias=config.bias),
         )
-        self.glu.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         self.kernel = None if config.dynamic else nn.Parameter(torch.zeros(config.num_filters, self.kernel_size))
         self.kernel_projection = (
-            nn.Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
+            Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
         )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...config import NonNegInt, PosInt, Probability, Variant
+from ..linear import Linear
 from ..packing import Layout
 from ..positions import rel_shift, sinusoidal_distances
 from ..segment_memory import LayerMemory
@@ -43,7 +44,7 @@ class TransformerXLAttention(Mixer):
         super().__init__()
         self.config, self.hidden_size = config, hidden_size
         self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
-        self.relative_key = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.relative_key = Linear(hidden_size, hidden_size, bias=False)
         head_dim = hidden_size // config.num_attention_heads
         self.content_bias, self.position_bias = (
             nn.Parameter(torch.zeros(config.num_attention_heads, 1, head_dim)) for _ in range(2)

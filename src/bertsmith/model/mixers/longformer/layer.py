@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ....config import NonNegInt, PosFloat, PosInt, Probability, Variant
 from ....errors import UserError
+from ...linear import Linear
 from ...packing import FLASH_DTYPES, Layout
 from ...positions import RotaryEmbedding, apply_rope
 from ..base import Mixer, QKVProjection
@@ -73,9 +74,9 @@ class LongformerAttention(Mixer):
         self.causal, self.dropout, self.half_window = config.causal, config.attention_dropout, config.attention_window[0] // 2
         self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         # Global tokens have projections of their own (section 3.1).
-        self.global_qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.global_attention else None
-        if self.global_qkv is not None:
-            self.global_qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
+        self.global_qkv = (
+            Linear(hidden_size, 3 * hidden_size, bias=config.bias, num_parts=3) if config.global_attention else None
+        )
         self.rotary = (
             RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
         )
@@ -135,13 +136,13 @@ class LongformerAttention(Mixer):
             return qkv(x), None, None
         can_fuse = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not (self.dropout and self.training)
         groups, use_folded = self._global_groups(x, layout)
-        if use_folded and groups and can_fuse and type(qkv) is nn.Linear:
+        if use_folded and groups and can_fuse and isinstance(qkv, nn.Linear):
             return fused_qkv_and_global(x, qkv, global_qkv, groups, layout, self.projections.num_heads)
         return qkv(x), self._global_attention(x, layout), None
 
     def _global_groups(self, x: Tensor, layout: Layout) -> tuple[list[GlobalGroup], bool]:
         """Groups of global tokens, and whether these are so few that folding the key and value projections is cheaper."""
-        use_folded = type(self.global_qkv) is nn.Linear and self.rotary is None  # no RoPE, no LoRA
+        use_folded = isinstance(self.global_qkv, nn.Linear) and self.rotary is None  # no RoPE, no LoRA
         # With more global tokens than half the head_dim, computing keys and values is cheaper.
         max_global = max(1, x.shape[1] // self.projections.num_heads // 2) if use_folded else MAX_GLOBAL_PER_GROUP
         groups: list[GlobalGroup] = layout.memoize(
@@ -174,7 +175,7 @@ class LongformerAttention(Mixer):
 
     def _global_qkv(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """q of the global tokens, (global tokens, hidden_size); k and v of all, (tokens, hidden_size); not rotated yet."""
-        if type(self.global_qkv) is not nn.Linear:
+        if not isinstance(self.global_qkv, nn.Linear):
             assert self.global_qkv is not None
             q, k, v = self.global_qkv(x).chunk(3, -1)
             return q[layout.global_tokens], k, v

@@ -7,10 +7,11 @@ import msgspec
 import torch
 import torch.nn.functional as F
 from msgspec import Meta
-from torch import Tensor, nn
+from torch import Tensor
 
 from ....config import Config, NonNegInt, PosInt, Probability, Variant
 from ....errors import UserError
+from ...linear import Linear
 from ...packing import Layout
 from ..base import Mixer
 from .lsh import SELF_MASK_VALUE, LshHash, gather_tokens, invert_permutation, unit_norm
@@ -77,10 +78,9 @@ class ChunkedLocalAttention(Mixer):
             config.num_attention_heads * head_dim,
         )
         self.qkv, self.output = (
-            nn.Linear(hidden_size, 3 * inner_size, bias=False),
-            nn.Linear(inner_size, hidden_size, bias=False),
+            Linear(hidden_size, 3 * inner_size, bias=False, num_parts=3),
+            Linear(inner_size, hidden_size, bias=False),
         )
-        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         _reject_prefix(layout)
@@ -106,10 +106,9 @@ class ChunkedLshAttention(Mixer):
         )
         self.num_hashes = config.num_hashes
         self.qkv, self.output = (
-            nn.Linear(hidden_size, 2 * inner_size, bias=False),
-            nn.Linear(inner_size, hidden_size, bias=False),
+            Linear(hidden_size, 2 * inner_size, bias=False, num_parts=2),
+            Linear(inner_size, hidden_size, bias=False),
         )
-        self.qkv.weight.parts = 2  # type: ignore[attr-defined]
         buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
         self.hashes = LshHash(config.num_attention_heads, head_dim, config.num_hashes, buckets, config.seed)
 
