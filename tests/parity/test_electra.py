@@ -223,6 +223,6 @@ def test_electra_generator_has_span_penalty_and_gradient_checkpointing():
         num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128)
     )
     model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=ReplacedTokenDetection().heads()))
-    assert model.penalty().item() == pytest.approx(4 * 1e-3 * 32)
+    assert model.aux_loss().item() == pytest.approx(4 * 1e-3 * 32)
     model.set_gradient_checkpointing(True)
     assert model.encoder.stack.gradient_checkpointing and model.heads["generator"].stack.gradient_checkpointing

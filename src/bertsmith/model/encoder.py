@@ -62,8 +62,6 @@ class Encoder(nn.Module):
         x = self.embed(inputs)
         if all_hidden_states is not None:
             all_hidden_states.append(x)
-        for mixer in self.stack.mixers:
-            mixer.prepare_forward()
         return self.stack(x, inputs.layout, all_hidden_states, inputs.output_indices, inputs.memory)
 
     def pool_tokens(self, inputs: Inputs, hidden_states: Tensor | None = None) -> Tensor:

@@ -65,7 +65,7 @@ def _save_interval(train: TrainConfig, step_flops: float) -> int:
 def _batch_with_memory(model: Model, recipe: PretrainRecipe, loader: BatchLoader, length: int) -> tuple[Batch, RecurrentState]:
     """A batch, and the recurrent state with full memories that the model brings to it during training."""
     recurrent_state: RecurrentState = ()
-    mem_len = max((mixer.mem_len for mixer in model.train().encoder.stack.mixers), default=0)
+    mem_len = max(model.train().encoder.stack.mem_lens, default=0)
     num_earlier = math.ceil(mem_len / length)
     for index in range(num_earlier):
         recurrent_state = recipe.objective.compute_loss(

@@ -73,8 +73,6 @@ class ElectraGenerator(nn.Module):
     def forward(self, inputs: Inputs, encoder: "Encoder") -> Tensor:
         """(rows, generator hidden_size): hidden states at `inputs.output_indices`, from the model's embeddings."""
         x = self.embedding_projection(encoder.sum_embeddings(inputs))
-        for mixer in self.stack.mixers:
-            mixer.prepare_forward()
         return self.stack(x, inputs.layout, None, inputs.output_indices)
 
     def cross_entropy(self, hidden_states: Tensor, encoder: "Encoder", labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,15 +11,16 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor, nn
 
-from ...config import PosFloat, PosInt, Probability, Variant
+from ...config import PosFloat, PosInt, Probability
 from ...errors import UserError
 from ..linear import Linear
 from ..packing import Layout
+from ..segment_memory import LayerMemory
 from .attention import Attention, LayerCache, SelfAttention
-from .base import Mixer
+from .base import BaseMixerConfig, Mixer
 
 
-class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
+class LiteTransformer(BaseMixerConfig, frozen=True, tag="lite-transformer"):
     """Lite Transformer (Wu et al. 2020): attention for half of the channels, convolution for the other half.
 
     Each layer has its own kernel size.
@@ -40,9 +41,9 @@ class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
         PosFloat | None, "base of RoPE in the attention half, such as 10000; with model.position_embedding_type=none"
     ] = None
 
-    def for_layer(self, layer_idx: int, num_layers: int) -> "LiteTransformer":
+    def for_layer(self, layer: int, num_layers: int) -> "LiteTransformer":
         """The config of one layer, with its kernel size."""
-        return msgspec.structs.replace(self, kernel_sizes=(self.kernel_sizes[min(layer_idx, len(self.kernel_sizes) - 1)],))
+        return msgspec.structs.replace(self, kernel_sizes=(self.kernel_sizes[min(layer, len(self.kernel_sizes) - 1)],))
 
     def build(self, hidden_size: int) -> Mixer:
         return LongShortRangeAttention(msgspec.structs.replace(self, kernel_sizes=self.kernel_sizes[:1]), hidden_size)
@@ -68,7 +69,7 @@ class LongShortRangeAttention(Mixer):
         )
         self.attention, self.convolution = SelfAttention(attention_config, half), LightweightConv(config, half)
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         long_range, short_range = x.chunk(2, -1)
         return torch.cat([self.attention(long_range, layout), self.convolution(short_range, layout)], -1)
 

@@ -8,19 +8,20 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor, nn
 
-from ....config import NonNegInt, PosFloat, PosInt, Probability, Variant
+from ....config import NonNegInt, PosFloat, PosInt, Probability
 from ....errors import UserError
 from ...linear import Linear
 from ...packing import FLASH_DTYPES, Layout
 from ...positions import RotaryEmbedding, apply_rope
-from ..base import Mixer, QKVProjection
+from ...segment_memory import LayerMemory
+from ..base import BaseMixerConfig, Mixer, QKVProjection
 from .attention import longformer_attention
 from .clamped_rope import clamped_scores, qk_scores
 from .global_attention import MAX_GLOBAL_PER_GROUP, AttentionPattern, GlobalGroup, build_global_groups
 from .global_queries import fused_qkv_and_global
 
 
-class Longformer(Variant, frozen=True, tag="longformer"):
+class Longformer(BaseMixerConfig, frozen=True, tag="longformer"):
     """Longformer (Beltagy et al. 2020): sliding-window attention, optionally dilated for some heads, with global tokens."""
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
@@ -39,7 +40,7 @@ class Longformer(Variant, frozen=True, tag="longformer"):
     bias: Annotated[bool, "bias terms in the linear layers"] = True
     rope_theta: Annotated[PosFloat | None, "base of RoPE, such as 10000; with model.position_embedding_type=none"] = None
 
-    def for_layer(self, layer_idx: int, num_layers: int) -> "Longformer":
+    def for_layer(self, layer: int, num_layers: int) -> "Longformer":
         """The config of one layer, with its window and dilation."""
         if len(self.attention_window) not in (1, num_layers):
             raise UserError(
@@ -51,8 +52,8 @@ class Longformer(Variant, frozen=True, tag="longformer"):
                 f"dilated_layers={self.dilated_layers} has no effect without dilation; set it, such as dilation=[2, 2], "
                 "or leave out dilated_layers"
             )
-        dilation = self.dilation if self.dilated_layers is None or layer_idx >= num_layers - self.dilated_layers else ()
-        window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
+        dilation = self.dilation if self.dilated_layers is None or layer >= num_layers - self.dilated_layers else ()
+        window = self.attention_window[layer if len(self.attention_window) > 1 else 0]
         if window % 2:
             raise UserError(f"model.mixer.attention_window={window} counts both sides together; give an even number")
         return msgspec.structs.replace(self, attention_window=(window,), dilation=dilation, dilated_layers=None)
@@ -86,7 +87,7 @@ class LongformerAttention(Mixer):
             for dilation in sorted(set(dilations))
         }
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
                 "mixer=longformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"

@@ -7,15 +7,16 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor
 
-from ....config import NonNegInt, PosInt, Variant
+from ....config import NonNegInt, PosInt
 from ....errors import UserError
 from ...linear import Linear
 from ...packing import Layout
-from ..base import Mixer
+from ...segment_memory import LayerMemory
+from ..base import BaseMixerConfig, Mixer
 from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, unit_norm
 
 
-class Reformer(Variant, frozen=True, tag="reformer"):
+class Reformer(BaseMixerConfig, frozen=True, tag="reformer"):
     """Reformer (Kitaev et al. 2020): LSH attention over tokens in the same hash bucket.
 
     Queries and keys share one projection, and keys are normalized to unit length.
@@ -61,7 +62,7 @@ class ReformerAttention(Mixer):
             else None
         )
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
                 "mixer=reformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
