@@ -15,8 +15,8 @@ from bertsmith.convert.huggingface.mapping import convert_from_hf
 from bertsmith.convert.huggingface.names import FAMILIES
 from bertsmith.model.generation.kv_cache import KVCacheDecoder, UncachedDecoder
 from bertsmith.model.generation.search import Greedy, generate
+from bertsmith.model.linear import use_small_linear
 from bertsmith.model.model import Model
-from bertsmith.model.small_matmul import use_small_linear
 
 from .inputs import BenchmarkInputs
 from .timing import median_seconds

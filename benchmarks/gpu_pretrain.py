@@ -82,7 +82,7 @@ def _random_arrays(case: str, num_tokens: int) -> NumpyBatch:
 def _build_our_step(arrays: NumpyBatch, name: str) -> Callable[[], Any]:
     """A step as the trainer does it, including the transfer of the losses."""
     objective, train = NextSentenceMLM(), TrainConfig(steps=1, precision="bf16", device="cuda")
-    model = build_model(ModelConfig(encoder=EncoderConfig.presets[name], vocab_size=VOCAB_SIZE, heads=objective.heads()), 0)
+    model = build_model(ModelConfig(encoder=EncoderConfig.presets()[name], vocab_size=VOCAB_SIZE, heads=objective.heads()), 0)
     setup = prepare(model.train(), train)
     update, detector = UpdateStep(setup, objective), AnomalyDetector(0.0, 1)
     batch = objective.to_batch(arrays).to(setup.device)
@@ -96,7 +96,7 @@ def _build_our_step(arrays: NumpyBatch, name: str) -> Callable[[], Any]:
 def _build_their_step(arrays: NumpyBatch, name: str, peer: str) -> Callable[[], Any]:
     from transformers import BertConfig, BertForPreTraining
 
-    encoder = EncoderConfig.presets[name]
+    encoder = EncoderConfig.presets()[name]
     sizes = {"hidden_size": encoder.hidden_size, "num_hidden_layers": encoder.num_hidden_layers,
              "num_attention_heads": encoder.mixer.num_attention_heads,
              "intermediate_size": encoder.feedforward.intermediate_size}  # fmt: skip

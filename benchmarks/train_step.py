@@ -37,7 +37,7 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
 def _build_our_step(batch: Batch, vocab_size: int):  # type: ignore[no-untyped-def]
     objective = NextSentenceMLM()
     model = build_model(
-        ModelConfig(encoder=EncoderConfig.presets["bert-mini"], vocab_size=vocab_size, heads=objective.heads()), 0
+        ModelConfig(encoder=EncoderConfig.presets()["bert-mini"], vocab_size=vocab_size, heads=objective.heads()), 0
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 

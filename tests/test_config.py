@@ -181,7 +181,7 @@ def test_config_unreadable_recipe_is_named(tmp_path, data, message):
 
 
 def test_config_preset_with_overrides():
-    mini = EncoderConfig.presets["bert-mini"]
+    mini = EncoderConfig.presets()["bert-mini"]
     assert read_recipe(PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini"]).model == mini
     changed = read_recipe(
         PretrainRecipe, overrides=[*REQUIRED, "model=bert-mini", "model.num_hidden_layers=3", "model.mixer.causal=true"]
@@ -189,7 +189,7 @@ def test_config_preset_with_overrides():
     expected = to_dict(mini)
     expected["num_hidden_layers"], expected["mixer"]["causal"] = 3, True
     assert to_dict(changed) == expected
-    assert EncoderConfig.presets["bert-mini"] == mini and mini.num_hidden_layers == 4  # the preset itself is unchanged
+    assert EncoderConfig.presets()["bert-mini"] == mini and mini.num_hidden_layers == 4  # the preset itself is unchanged
 
 
 def test_config_tables_are_assigned_before_their_keys():

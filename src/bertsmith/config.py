@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -41,7 +41,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     The help text of a field is the string in its annotation, `Annotated[int, "number of layers"]`; `--help` prints it.
     """
 
-    presets: ClassVar[dict[str, Any]] = {}  # values of this type that a recipe may give by name
+    @classmethod
+    def presets(cls) -> dict[str, Any]:
+        """Values of this type that a recipe may give by name."""
+        return {}
 
     def validate(self, user_values: dict[str, Any]) -> None:
         """Raise for settings that contradict each other; `user_values` holds only the keys that were set, without defaults."""
@@ -119,7 +122,7 @@ def expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
     members, parts = list(struct_types(annotation)), union_members(annotation)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets.items()}):  # type: ignore[attr-defined]
+    if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets().items()}):  # type: ignore[attr-defined]
         return to_dict(presets[value])
     if value == "none" and is_optional(annotation) and str not in parts and value not in _list_choices(annotation):
         return None  # TOML has no null
@@ -260,7 +263,7 @@ def _list_choices(annotation: Any) -> list[str]:
     """Valid words for a field: its literals, the kinds of its union, its presets."""
     literals = [str(word) for part in union_members(annotation) if get_origin(part) is Literal for word in get_args(part)]
     tags = [str(m.__struct_config__.tag) for m in struct_types(annotation) if m.__struct_config__.tag]
-    return literals + tags + [name for m in struct_types(annotation) for name in m.presets]  # type: ignore[attr-defined]
+    return literals + tags + [name for m in struct_types(annotation) for name in m.presets()]  # type: ignore[attr-defined]
 
 
 def suggest(word: Any, choices: list[str]) -> str:
@@ -328,7 +331,7 @@ def format_type(annotation: Any) -> str:
     if is_list(annotation):
         return f"list of {format_type(get_args(annotation)[0])}"
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        preset_names = " | ".join(annotation.presets) if issubclass(annotation, Config) else ""
+        preset_names = " | ".join(annotation.presets()) if issubclass(annotation, Config) else ""
         return str(annotation.__struct_config__.tag or preset_names or "table")
     if dict in (annotation, get_origin(annotation)):
         return "table"
@@ -371,7 +374,8 @@ def _format_struct(struct: msgspec.Struct) -> str:
 def _format_default(default: Any, members: Iterable[type] = ()) -> str:
     """A default as a user would type it: a preset's name, a kind, or TOML."""
     if isinstance(default, msgspec.Struct):
-        preset_names = [name for m in members for name, value in getattr(m, "presets", {}).items() if value == default]
+        presets = {name: value for m in members if issubclass(m, Config) for name, value in m.presets().items()}
+        preset_names = [name for name, value in presets.items() if value == default]
         return str(preset_names[0] if preset_names else _format_struct(default) if default.__struct_config__.tag else "")
     if isinstance(default, list | tuple):
         items = (json.dumps(item, ensure_ascii=False) if isinstance(item, str) else _format_default(item) for item in default)

@@ -39,18 +39,18 @@ class _StructBuilder:
 
     def build(self, name: str) -> type[Config]:
         if name not in self.structs:
-            entry = self.entries[name]
+            entry, presets = self.entries[name], dict[str, Any]()
             struct: Any = msgspec.defstruct(
                 name.rpartition(".")[2],
                 [self._decode_field(field_name, field) for field_name, field in entry["fields"].items()],
                 bases=(Variant if entry["tag"] else Config,),
-                namespace={"presets": {}},
+                namespace={"presets": classmethod(lambda cls: dict(presets))},
                 tag=entry["tag"],
                 module=__name__,
                 frozen=True,
                 kw_only=True,
             )
-            struct.presets.update({preset: msgspec.convert(values, struct) for preset, values in entry["presets"].items()})
+            presets.update({preset: msgspec.convert(values, struct) for preset, values in entry["presets"].items()})
             self.structs[name] = struct
         return self.structs[name]
 
@@ -85,7 +85,7 @@ class _StructBuilder:
 
 def generate_schema() -> str:
     """The text of schema.json from the structs themselves; imports every stage. One field per line."""
-    modules = {name: load_stage(name) for name in STAGES}  # all of them first: some fill the presets of others' structs
+    modules = {name: load_stage(name) for name in STAGES}
     structs: dict[str, Any] = {}
     stages = {}
     for name, module in modules.items():
@@ -116,7 +116,7 @@ def _add_struct(structs: dict[str, Any], struct: type[msgspec.Struct]) -> None:
     fields: dict[str, Any] = {}
     structs[_struct_name(struct)] = {
         "tag": struct.__struct_config__.tag,
-        "presets": {name: non_default_values(preset) for name, preset in struct.presets.items()},
+        "presets": {name: non_default_values(preset) for name, preset in struct.presets().items()},
         "fields": fields,
     }
     for field in msgspec.structs.fields(struct):

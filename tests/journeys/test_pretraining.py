@@ -169,7 +169,7 @@ def test_gradient_accumulation_equals_one_large_batch(corpus):
     index, epoch = loader.select_samples(0)
     one_batch = [objective.to_batch(loader.collator(index.select(np.arange(64)), epoch))]
     micro_batches = [objective.to_batch(loader.collator(index.select(np.arange(i, i + 16)), epoch)) for i in range(0, 64, 16)]
-    encoder = EncoderConfig.presets["bert-tiny"]
+    encoder = EncoderConfig.presets()["bert-tiny"]
     encoder_without_dropout = type(encoder)(
         **{**{f: getattr(encoder, f) for f in encoder.__struct_fields__}, "hidden_dropout_prob": 0.0}
     )

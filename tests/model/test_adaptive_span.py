@@ -26,7 +26,7 @@ def build_mixer(spans=SPANS, **overrides):
     )
     torch.nn.init.normal_(mixer.relative_position_embeddings.weight)
     mixer.span.data.copy_(torch.tensor(spans))
-    mixer.prepare_forward()
+    mixer.trim()
     return mixer
 
 
@@ -75,7 +75,7 @@ def test_adaptive_span_matches_dense_reference(config, lengths):
 def test_adaptive_span_memory_matches_longer_sequence(config):
     mixer = build_mixer(**config)
     torch.manual_seed(1)
-    mixer.prepare_forward()
+    mixer.trim()
     lengths, num_seen, mem_len = (20, 9, 50), torch.tensor([1000, 5, 0]), mixer.mem_len
     x, rows = torch.randn(sum(lengths), HIDDEN_SIZE), torch.randn(3, mem_len, HIDDEN_SIZE)
     pasts = [rows[row, mem_len - min(count, mem_len) :] for row, count in enumerate(num_seen.tolist())]
@@ -122,8 +122,8 @@ def test_adaptive_span_trimmed_memory_matches_full_forward():
 
 def test_span_penalty_is_mean_span_per_layer_with_equal_grad_for_all_heads():
     model = build_span_model(init_span=0.25, span_loss=1e-3)
-    model.penalty().backward()
-    assert model.penalty().item() == pytest.approx(2 * 1e-3 * 0.25 * 64)
+    model.aux_loss().backward()
+    assert model.aux_loss().item() == pytest.approx(2 * 1e-3 * 0.25 * 64)
     for block in model.encoder.stack.layers:
         assert_close(block.mixer.span.grad, torch.full((NUM_HEADS,), 1e-3 * 64 / NUM_HEADS))
 
@@ -137,7 +137,7 @@ def test_span_grad_matches_finite_differences():
 
     def compute_loss(span):
         mixer.span.data = span
-        mixer.prepare_forward()
+        mixer.trim()
         return mixer(x, layout).square().sum()
 
     start, step = mixer.span.data.clone(), 1e-4
@@ -153,7 +153,7 @@ def test_span_grad_matches_finite_differences():
 
 def test_span_outside_range_is_clamped_and_still_gets_grad():
     mixer = build_mixer([-0.5, 2.0, 0.1, 0.2], causal=True).train()
-    mixer.prepare_forward()
+    mixer.trim()
     x = torch.randn(50, HIDDEN_SIZE)
     mixer(x, Layout.from_lengths([50])).square().sum().backward()
     assert mixer.span.tolist()[:2] == [0.0, 1.0]
@@ -197,9 +197,9 @@ def test_needed_span_grows_and_others_shrink_in_training():
         optimizer = torch.optim.Adam([*mixer.parameters(), *head.parameters()], 1e-2)
         for step in range(150):
             x = torch.randn(192, HIDDEN_SIZE, generator=generator)
-            mixer.prepare_forward()
+            mixer.trim()
             prediction = head(mixer(x, Layout.from_lengths([192])))[24:, 0]
-            loss = (prediction - (x[:-24, 0] if needs_context else 0)).square().mean() + mixer.penalty()
+            loss = (prediction - (x[:-24, 0] if needs_context else 0)).square().mean() + mixer.aux_loss()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

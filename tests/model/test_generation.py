@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from bertsmith.model import small_matmul
+from bertsmith.model import linear
 from bertsmith.model.checkpoint import save_weights
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.generation.kv_cache import KVCacheDecoder, UncachedDecoder
@@ -272,13 +272,13 @@ def test_sampling_depends_on_prompt_and_seed_only():
 
 @torch.inference_mode()
 def test_generation_with_small_linear_is_unchanged_and_saves_the_same_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(small_matmul, "MIN_WEIGHT_NUMEL", 1)
+    monkeypatch.setattr(linear, "MIN_WEIGHT_NUMEL", 1)
     model = build_small_model()
     before = generate(KVCacheDecoder(model, 12), random_prompts(), Greedy(max_new_tokens=12))
     weights, shapes = {name: weight.clone() for name, weight in model.state_dict().items()}, []
-    assert small_matmul.use_small_linear(model) is model
-    small_linear = small_matmul.small_linear
-    monkeypatch.setattr(small_matmul, "small_linear", lambda *args: shapes.append(args[0].shape) or small_linear(*args))
+    assert linear.use_small_linear(model) is model
+    small_linear = linear.small_linear
+    monkeypatch.setattr(linear, "small_linear", lambda *args: shapes.append(args[0].shape) or small_linear(*args))
     after = generate(KVCacheDecoder(model, 12), random_prompts(), Greedy(max_new_tokens=12))
     assert [result.tokens for result in after] == [result.tokens for result in before] and shapes
     save_weights(tmp_path, model.state_dict())

@@ -102,7 +102,7 @@ def test_encoder_config_reads_old_config_files():
     fields = to_dict(from_dict(EncoderConfig, "bert-tiny"))
     newer_fields = {"residual", "embeddings", "pooling", "embedding_norm"}
     old_fields = {name: value for name, value in fields.items() if name not in newer_fields}
-    assert from_dict(EncoderConfig, old_fields) == EncoderConfig.presets["bert-tiny"]
+    assert from_dict(EncoderConfig, old_fields) == EncoderConfig.presets()["bert-tiny"]
     names = set(build_model(ModelConfig(encoder=from_dict(EncoderConfig, old_fields), vocab_size=9), 0).state_dict())
     block = {f"encoder.stack.layers.0.{module}.{parameter}" for module in (
         "mixer.projections.qkv", "mixer.projections.output", "mixer_norm",

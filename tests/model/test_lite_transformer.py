@@ -116,7 +116,7 @@ def test_lite_transformer_block_has_a_third_of_bert_parameters():
     parameter_counts = []
     for preset in ("bert-base", "lite-base"):
         with torch.device("meta"):
-            block = build_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=9), 0).encoder.stack.layers[0]
+            block = build_model(ModelConfig(encoder=EncoderConfig.presets()[preset], vocab_size=9), 0).encoder.stack.layers[0]
         parameter_counts.append(sum(weight.numel() for weight in block.parameters()))
     assert parameter_counts[1] < 0.35 * parameter_counts[0]
 

@@ -37,9 +37,9 @@ def build_inputs(**fields):
     return Inputs(torch.arange(30) % 60, Layout.from_lengths([9, 21]), **fields)
 
 
-@pytest.mark.parametrize("preset", [name for name in EncoderConfig.presets if name.startswith("albert-")])
+@pytest.mark.parametrize("preset", [name for name in EncoderConfig.presets() if name.startswith("albert-")])
 def test_albert_presets_have_the_parameter_count_of_transformers(preset):
-    config = EncoderConfig.presets[preset]
+    config = EncoderConfig.presets()[preset]
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=config, vocab_size=30_000, heads=NextSentenceMLM().heads()))
         sizes = {
@@ -55,7 +55,7 @@ def test_albert_presets_have_the_parameter_count_of_transformers(preset):
 
 def test_albert_base_has_the_published_parameter_count():
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets["albert-base"], vocab_size=30_000))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets()["albert-base"], vocab_size=30_000))
     assert sum(weight.numel() for weight in model.parameters()) == 11_683_584
 
 

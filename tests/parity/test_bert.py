@@ -137,13 +137,13 @@ def test_bert_loss_and_grads_match_transformers():
 @pytest.mark.parametrize(("preset", "num_parameters"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])
 def test_bert_presets_have_the_published_parameter_count(preset, num_parameters):
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=30_522))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets()[preset], vocab_size=30_522))
     assert sum(weight.numel() for weight in model.encoder.parameters()) == num_parameters
 
 
-@pytest.mark.parametrize("preset", [name for name in EncoderConfig.presets if name.startswith("bert-")])
+@pytest.mark.parametrize("preset", [name for name in EncoderConfig.presets() if name.startswith("bert-")])
 def test_bert_presets_have_the_parameter_count_of_transformers(preset):
-    config = EncoderConfig.presets[preset]
+    config = EncoderConfig.presets()[preset]
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=config, vocab_size=30_522, heads=NextSentenceMLM().heads()))
         sizes = {

@@ -163,7 +163,7 @@ def test_electra_generator_samples_from_softmax_reproducibly(corpus):
     ("electra-base", 1.0, 768, 12, 3072),
 ])  # fmt: skip
 def test_electra_generator_sizes_match_the_paper(preset, size, width, heads, inner):
-    head, encoder = ReplacedTokenDetection(generator_size=size).heads()["generator"], EncoderConfig.presets[preset]
+    head, encoder = ReplacedTokenDetection(generator_size=size).heads()["generator"], EncoderConfig.presets()[preset]
     config = head.generator_config(encoder)
     assert (
         config.num_hidden_layers,
@@ -177,13 +177,13 @@ def test_electra_generator_sizes_match_the_paper(preset, size, width, heads, inn
 def test_electra_generator_has_the_mixers_of_the_model():
     objective = ReplacedTokenDetection(generator_size=0.5)
     for preset in ("lite-mini", "modernbert-mini", "longformer-mini", "albert-base"):
-        encoder = EncoderConfig.presets[preset]
+        encoder = EncoderConfig.presets()[preset]
         with torch.device("meta"):
             model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=objective.heads()))
         mixer_types = [type(block.mixer) for block in model.heads["generator"].stack.layers]
         assert mixer_types == [type(block.mixer) for block in model.encoder.stack.layers]
     with pytest.raises(UserError, match="needs a model with a token table and feed-forward"):
-        objective.heads()["generator"].generator_config(EncoderConfig.presets["elmo"])
+        objective.heads()["generator"].generator_config(EncoderConfig.presets()["elmo"])
 
 
 def test_electra_generator_is_dropped_from_the_final_model(corpus):
@@ -223,6 +223,6 @@ def test_electra_generator_has_span_penalty_and_gradient_checkpointing():
         num_hidden_layers=2, hidden_size=64, mixer=mixer, feedforward=FeedForwardConfig(intermediate_size=128)
     )
     model = Model(ModelConfig(encoder=encoder, vocab_size=50, heads=ReplacedTokenDetection().heads()))
-    assert model.penalty().item() == pytest.approx(4 * 1e-3 * 32)
+    assert model.aux_loss().item() == pytest.approx(4 * 1e-3 * 32)
     model.set_gradient_checkpointing(True)
     assert model.encoder.stack.gradient_checkpointing and model.heads["generator"].stack.gradient_checkpointing

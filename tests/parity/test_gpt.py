@@ -127,7 +127,7 @@ def test_gpt2_first_release_files_are_imported(tmp_path):
 def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path):
     write_vocabulary(tmp_path, "gpt2")
     tokenizer = read_tokenizer(tmp_path, None, None)
-    encoder = EncoderConfig.presets["gpt2" if norm == "pre" else "gpt"]
+    encoder = EncoderConfig.presets()["gpt2" if norm == "pre" else "gpt"]
     feedforward = msgspec.structs.replace(encoder.feedforward, intermediate_size=128)
     encoder = msgspec.structs.replace(
         encoder,
@@ -146,7 +146,10 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
 def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
     write_vocabulary(tmp_path, "gpt2")
     encoder = msgspec.structs.replace(
-        EncoderConfig.presets[preset], num_hidden_layers=1, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True)
+        EncoderConfig.presets()[preset],
+        num_hidden_layers=1,
+        hidden_size=32,
+        mixer=Attention(num_attention_heads=2, causal=True),
     )
     config = ModelConfig(encoder=encoder, vocab_size=300, heads={"lm": LMHeadConfig(transform=False, tied=False)})
     with pytest.raises(UserError, match=f"transformers' {kind}"):
@@ -159,7 +162,7 @@ def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
 ])  # fmt: skip
 def test_gpt_presets_have_the_published_parameter_count(preset, vocab_size, num_parameters):
     head = LMHeadConfig(transform=False, bias=False)
-    model = build_meta_model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=vocab_size, heads={"lm": head}))
+    model = build_meta_model(ModelConfig(encoder=EncoderConfig.presets()[preset], vocab_size=vocab_size, heads={"lm": head}))
     assert sum(weight.numel() for weight in model.parameters()) == num_parameters
 
 

@@ -20,7 +20,7 @@ from tests.parity.test_modernbert import EXTRA_WEIGHTS, HIDDEN_SIZE, VOCAB_SIZE,
 transformers = pytest.importorskip("transformers")
 
 NUM_LAYERS, LENGTHS = 7, (17, 90, 1, 60)
-PRESET = EncoderConfig.presets["modernbert-mini"]
+PRESET = EncoderConfig.presets()["modernbert-mini"]
 
 
 def small_config(**overrides):
@@ -98,7 +98,7 @@ def test_modernbert_presets_parameter_counts(preset, options):
     config = transformers.ModernBertConfig(**options)
     hidden_size = config.hidden_size
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=50368, heads={"lm": LMHeadConfig()}))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets()[preset], vocab_size=50368, heads={"lm": LMHeadConfig()}))
         reference = transformers.ModernBertForMaskedLM(config)
     extra = (hidden_size * hidden_size + hidden_size) + hidden_size
     assert (
@@ -116,7 +116,7 @@ def test_modernbert_presets_parameter_counts(preset, options):
 def test_family_presets_parameter_counts(preset, class_name, options):
     model_class = getattr(transformers, class_name)
     config = model_class.config_class(**options)
-    encoder = EncoderConfig.presets[preset]
+    encoder = EncoderConfig.presets()[preset]
     with torch.device("meta"):
         model = Model(ModelConfig(encoder=encoder, vocab_size=config.vocab_size, heads={"lm": LMHeadConfig()}))
         reference = model_class(config)

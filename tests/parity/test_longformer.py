@@ -108,7 +108,7 @@ def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_pa
 
 def test_longformer_base_has_published_size():
     with torch.device("meta"):
-        model = Model(ModelConfig(encoder=EncoderConfig.presets["longformer-base"], vocab_size=50_265))
+        model = Model(ModelConfig(encoder=EncoderConfig.presets()["longformer-base"], vocab_size=50_265))
         options = {"vocab_size": 50_265, "max_position_embeddings": 4098, "type_vocab_size": 1}
         reference = transformers.LongformerModel(transformers.LongformerConfig(**options))
     num_parameters, num_reference = (sum(weight.numel() for weight in module.parameters()) for module in (model, reference))

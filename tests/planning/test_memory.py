@@ -48,7 +48,7 @@ def small_config(**changes: object) -> ModelConfig:
 
 @pytest.mark.parametrize(("preset", "count"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])
 def test_count_parameters_matches_published_bert_sizes(preset, count):
-    config = ModelConfig(encoder=EncoderConfig.presets[preset], vocab_size=30_522, heads=NextSentenceMLM().heads())
+    config = ModelConfig(encoder=EncoderConfig.presets()[preset], vocab_size=30_522, heads=NextSentenceMLM().heads())
     parts = parameters.count_parameters(build_meta_model(config))
     assert parameters.sum_parameters(parts, "encoder") == count
     assert parts["encoder.word_embeddings"] == 30_522 * config.encoder.hidden_size

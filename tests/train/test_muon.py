@@ -91,7 +91,7 @@ def test_muon_orthogonalizes_parts_of_fused_matrix_separately():
         nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(3)),
     )
     unmarked = copy.deepcopy(fused)
-    fused[0].weight.parts = 3
+    fused[0].num_parts = 3
     with torch.no_grad():
         for layer, part in zip(separate, fused[0].weight.chunk(3), strict=True):
             layer.weight.copy_(part)
@@ -144,8 +144,8 @@ def test_muon_groups_hold_linear_layers_of_encoder():
     block = {"mixer.projections.qkv", "mixer.projections.output", "feedforward.intermediate", "feedforward.output"}
     blocks = {f"encoder.stack.layers.{i}.{part}.weight" for i in range(2) for part in block}
     assert names == muon_weight_names(model) == {*blocks, "encoder.pooler.weight", "encoder.embedding_projection.weight"}
-    parts = {name: weight.parts for name, weight in model.named_parameters() if getattr(weight, "parts", 1) > 1}
-    assert set(parts.values()) == {2, 3} and all(name.endswith(("qkv.weight", "intermediate.weight")) for name in parts)
+    parts = {name: module.num_parts for name, module in model.named_modules() if getattr(module, "num_parts", 1) > 1}
+    assert set(parts.values()) == {2, 3} and all(name.endswith(("qkv", "intermediate")) for name in parts)
 
 
 def test_muon_updates_heads_embeddings_and_vectors_by_adamw():

@@ -122,7 +122,7 @@ def _build_config(recipe: Recipe) -> ModelConfig:
     """Model config where there is no corpus to give the vocabulary size."""
     heads = recipe.network_objective.heads()
     if recipe.init is None:
-        encoder = recipe.model or EncoderConfig.presets["bert-base"]
+        encoder = recipe.model or EncoderConfig.presets()["bert-base"]
         return ModelConfig(encoder=encoder, vocab_size=recipe.vocab_size, heads=heads)
     folder = resolve_path(recipe.init, "init")
     init_config = from_dict(ModelConfig, checkpoint.read_config(folder)["model"], str(folder / "config.json"))

@@ -75,7 +75,7 @@ def spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
     if not mixers:
         raise UserError(f"{recipe.model} has no learned attention spans; models with mixer=adaptive-span have them")
     for mixer in mixers:
-        mixer.prepare_forward()
+        mixer.trim()
     config = mixers[0].config
     layers = [SpanLayer(mixer.current_spans.tolist(), mixer.trimmed_span) for mixer in mixers]
     return "Attention spans", [render_spans(layers, config.max_span, config.span_ramp, config.causal)]

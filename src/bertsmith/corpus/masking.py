@@ -7,7 +7,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from msgspec import Meta
@@ -40,14 +40,6 @@ class MaskableWords:
     def index_in_sample(self) -> Ints:
         """(words,): index of each word within its sample."""
         return np.arange(len(self.starts)) - np.searchsorted(self.sample_index, self.sample_index, side="left")
-
-
-class MaskingStrategy(Protocol):
-    """Selects the words to mask."""
-
-    def select_units(self, words: MaskableWords) -> Ints:
-        """(words,): index of the unit each word is masked with, -1 if it is not masked. Words of a unit are corrupted alike."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from ..model.generation.kv_cache import KVCacheDecoder, SegmentMemoryDecoder, Un
 from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, IncrementalDecoder, generate
 from ..model.generation.seq2seq import build_incremental_decoder
 from ..model.heads import LM_HEAD
+from ..model.linear import use_small_linear
 from ..model.mixers import Attention
 from ..model.model import Model
-from ..model.small_matmul import use_small_linear
 from ..tasks import Seq2Seq
 from ..tasks.base import encode_texts
 from ..tokenization.tokenizer import Tokenizer

@@ -1,6 +1,6 @@
 """`EncoderConfig`, the architecture of an encoder: the `model` section of a recipe."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from torch import nn
@@ -80,7 +80,12 @@ class EncoderConfig(Config, frozen=True):
     )
     pooler_act: Annotated[PoolActivation, "activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"] = "tanh"
 
-    presets: ClassVar[dict[str, "EncoderConfig"]] = {}
+    @classmethod
+    def presets(cls) -> dict[str, "EncoderConfig"]:
+        """Architectures of the papers by name."""
+        from .presets import PRESETS  # values of this class
+
+        return PRESETS
 
     @property
     def embedding_dim(self) -> int:
@@ -118,10 +123,7 @@ class EncoderConfig(Config, frozen=True):
     def for_layer(self, layer: int, num_layers: int) -> "EncoderConfig":
         """Config of one layer, whose mixer or attention window may differ from other layers'."""
         mixer = self.layer_types.mixer if self.layer_types and layer % self.layer_types.every else self.mixer
-        mixer = (
-            mixer.for_layer(layer, num_layers) if isinstance(mixer, Longformer | LiteTransformer | ReformerChunked) else mixer
-        )
-        return msgspec.structs.replace(self, mixer=mixer)
+        return msgspec.structs.replace(self, mixer=mixer.for_layer(layer, num_layers))
 
     def attention_config(self) -> Attention:
         """Full attention like the encoder's mixer, for blocks added to the encoder (decoder, cross-attention).

@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from ..errors import UserError
 from .batch import Inputs
 from .config import EncoderConfig
+from .linear import Linear
 from .mixers.reformer.reversible import Duplicate
 from .positions import AxialPositionsConfig, sinusoidal_positions
-from .presets import PRESETS
 from .sublayers import ACTIVATIONS, AddNorm, to_compute_dtype
 from .transformer import Stack
-
-EncoderConfig.presets.update(PRESETS)
 
 
 class Encoder(nn.Module):
@@ -54,7 +52,7 @@ class Encoder(nn.Module):
         self.drop = nn.Dropout(config.hidden_dropout_prob)
         self.embedding_projection = _build_embedding_projection(config)
         self.stack = Stack(config)
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler_act != "none" else nn.Identity()
+        self.pooler = Linear(config.hidden_size, config.hidden_size) if config.pooler_act != "none" else nn.Identity()
 
     def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
         """Hidden states (tokens, hidden_size), or (rows, hidden_size) of `inputs.output_indices`.
@@ -64,8 +62,6 @@ class Encoder(nn.Module):
         x = self.embed(inputs)
         if all_hidden_states is not None:
             all_hidden_states.append(x)
-        for mixer in self.stack.mixers:
-            mixer.prepare_forward()
         return self.stack(x, inputs.layout, all_hidden_states, inputs.output_indices, inputs.memory)
 
     def pool_tokens(self, inputs: Inputs, hidden_states: Tensor | None = None) -> Tensor:
@@ -139,4 +135,4 @@ def _build_embedding_projection(config: EncoderConfig) -> nn.Module:
         return nn.Identity()
     if config.reversible == "halves" and 2 * config.embedding_size == config.hidden_size:
         return Duplicate()
-    return nn.Linear(config.embedding_size, config.hidden_size)
+    return Linear(config.embedding_size, config.hidden_size)

@@ -57,7 +57,7 @@ def inject_adapters(model: Model, config: LoraConfig, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for parent, name, linear in _target_linears(model, config):
-            setattr(parent, name, LoRALinear(linear, config, getattr(linear.weight, "parts", 1)))
+            setattr(parent, name, LoRALinear(linear, config, getattr(linear, "num_parts", 1)))
 
 
 def merge_and_unload(model: Model) -> None:

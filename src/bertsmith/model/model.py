@@ -73,11 +73,11 @@ class Model(nn.Module):
     @property
     def uses_memory(self) -> bool:
         """Whether a layer attends to preceding segments (Transformer-XL, Adaptive-Span), given as `Inputs.memory`."""
-        return any(mixer.mem_len for mixer in self.encoder.stack.mixers)
+        return any(self.encoder.stack.mem_lens)
 
-    def penalty(self) -> Tensor | float:
+    def aux_loss(self) -> Tensor | float:
         """Regularization terms of the mixers, added to any loss: the span penalty of Adaptive-Span."""
-        return sum((mixer.penalty() for stack in self.stacks for mixer in stack.mixers), start=0.0)
+        return sum((mixer.aux_loss() for stack in self.stacks for mixer in stack.mixers), start=0.0)
 
     @property
     def stacks(self) -> list[Stack]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from .packing import Layout
 
 if TYPE_CHECKING:
-    from .mixers import Mixer
+    from .mixers.base import MemoryMixer
 
 
 class LayerMemory(NamedTuple):
@@ -45,11 +45,13 @@ class SegmentMemory:
         """Memory of a layer; None if it has none yet."""
         return LayerMemory(self.layers[layer], self.num_seen) if self.layers and self.layers[layer].shape[1] else None
 
-    def append_layer(self, x: Tensor, layout: Layout, layer_memory: LayerMemory | None, mixer: "Mixer") -> None:
-        """Store the input `x` of the next layer's mixer: its last mem_len positions, or with keep_all all it can attend to."""
-        self.next_layers.append(
-            _last_positions(x.detach(), layout, layer_memory, mixer.max_past_len if self.keep_all else mixer.mem_len)
-        )
+    def append_layer(self, x: Tensor, layout: Layout, layer_memory: LayerMemory | None, mixer: "MemoryMixer | None") -> None:
+        """Store the input `x` of the next layer's mixer: its last mem_len positions, or with keep_all all it can attend to.
+
+        `mixer` is None if that layer's mixer attends to no memory; nothing is stored then.
+        """
+        max_positions = 0 if mixer is None else mixer.max_past_len if self.keep_all else mixer.mem_len
+        self.next_layers.append(_last_positions(x.detach(), layout, layer_memory, max_positions))
 
     def advance(self, layout: Layout) -> "SegmentMemory":
         """The memory for the segments that follow these sequences."""

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..config import Config, PosInt
 from . import kernels
+from .linear import Linear
 
 
 def to_compute_dtype(x: Tensor) -> Tensor:
@@ -63,10 +64,9 @@ class FeedForwardLayer(nn.Module):
             config.intermediate_size * (1 + config.glu),
         )
         self.intermediate, self.output = (
-            nn.Linear(hidden_size, up_features, bias=config.bias),
-            nn.Linear(config.intermediate_size, hidden_size, bias=config.bias),
+            Linear(hidden_size, up_features, bias=config.bias, num_parts=1 + config.glu),
+            Linear(config.intermediate_size, hidden_size, bias=config.bias),
         )
-        self.intermediate.weight.parts = 1 + config.glu  # type: ignore[attr-defined]  # fused matrices: Muon and LoRA treat each alone
         self.activation, self.chunk_size = ACTIVATIONS[config.hidden_act], config.chunk_size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class FeedForwardLayer(nn.Module):
         approximate_tanh = self.activation_name == "gelu-tanh"
         if self.is_gated:
             return geglu(self.intermediate(x), approximate_tanh)
-        if type(self.intermediate) is nn.Linear and self.intermediate.bias is not None:
+        if isinstance(self.intermediate, nn.Linear) and self.intermediate.bias is not None:
             return bias_gelu(F.linear(x, self.intermediate.weight), self.intermediate.bias, approximate_tanh)
         return self.activation(self.intermediate(x))  # LoRALinear, or no bias to fuse
 

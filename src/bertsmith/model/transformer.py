@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import UserError
 from .mixers import Mixer
+from .mixers.base import MemoryMixer
 from .mixers.reformer.reversible import ResidualStreams, ReversiblePass, reversible_block_config
 from .packing import Layout
 from .segment_memory import LayerMemory, SegmentMemory
@@ -44,7 +45,7 @@ class Block(nn.Module):
         x = residual if sublayer_out is None else sublayer_out
         if self.norm_first:
             x, residual = self.mixer_norm(residual, sublayer_out)
-        mixer_input, mixed = x, self.mixer(x, layout) if layer_memory is None else self.mixer(x, layout, layer_memory)
+        mixer_input, mixed = x, self.mixer(x, layout, layer_memory)
         if output_indices is not None:
             residual, mixed = residual.index_select(0, output_indices), mixed.index_select(0, output_indices)
         if self.feedforward is None or self.feedforward_norm is None:
@@ -56,6 +57,15 @@ class Block(nn.Module):
             if self.norm_first
             else (*self.feedforward_norm(residual, sublayer_out), mixer_input)
         )
+
+
+def build_blocks(config: "EncoderConfig", num_blocks: int) -> nn.ModuleList:
+    """The blocks of a stack, each of its layer's config, with tied weights where a mixer's config ties them."""
+    configs = [config.for_layer(number, num_blocks) for number in range(num_blocks)]
+    blocks = [Block(block_config, is_first=number == 0) for number, block_config in enumerate(configs)]
+    for block_config, block in zip(configs[1:], blocks[1:], strict=True):
+        block_config.mixer.tie_weights(block.mixer, blocks[0].mixer)
+    return nn.ModuleList(blocks)
 
 
 class Stack(nn.Module):
@@ -82,15 +92,11 @@ class Stack(nn.Module):
                 "place, and is not supported with model.reversible or model.num_hidden_groups"
             )
         self.reversible, block_config = config.reversible, reversible_block_config(config)
-        self.layers = nn.ModuleList(
-            Block(block_config.for_layer(number, num_groups), is_first=number == 0) for number in range(num_groups)
-        )
+        self.layers = build_blocks(block_config, num_groups)
         self.group_indices = [
             int(layer / (config.num_hidden_layers / num_groups)) for layer in range(config.num_hidden_layers)
         ]  # as ALBERT rounds
         self.final_norm = config.build_add_norm() if config.norm == "pre" else nn.Identity()
-        for block in self.layers[1:]:
-            block.mixer.tie_weights(self.layers[0].mixer)  # type: ignore[union-attr, operator]
 
     def forward(
         self, x: Tensor, layout: Layout, all_hidden_states: list[Tensor] | None = None, output_indices: Tensor | None = None,
@@ -117,7 +123,7 @@ class Stack(nn.Module):
                 checkpoint(block, *block_args, use_reentrant=False) if recompute else block(*block_args)
             )
             if memory is not None:
-                memory.append_layer(mixer_input, layout, layer_memory, self.mixers[layer - 1])
+                memory.append_layer(mixer_input, layout, layer_memory, self.memory_mixers[layer - 1])
             del mixer_input  # free it before the next block runs
             if all_hidden_states is not None:
                 sublayer_out, residual = self._add_pending_residual(sublayer_out, residual)
@@ -136,10 +142,10 @@ class Stack(nn.Module):
         blocks: list[Block] = [self.layers[block_index] for block_index in self.group_indices]  # type: ignore[misc]
         streams, states = ResidualStreams.from_hidden(x, self.reversible), list[Tensor]()
         if all_hidden_states is None:
-            states.append(streams.apply(ReversiblePass(blocks, layout, memory)).merge())
+            states.append(streams.apply(ReversiblePass(blocks, range(len(blocks)), layout, memory)).merge())
         else:  # hidden states between blocks are requested: one reversible pass for each block
-            for layer, block in enumerate(blocks):
-                streams = streams.apply(ReversiblePass([block], layout, memory, first_layer=layer))
+            for layer in range(len(blocks)):
+                streams = streams.apply(ReversiblePass(blocks, range(layer, layer + 1), layout, memory))
                 states.append(streams.merge())
         states[-1] = states[-1] if output_indices is None else states[-1].index_select(0, output_indices)
         if all_hidden_states is not None:
@@ -154,6 +160,16 @@ class Stack(nn.Module):
     def mixers(self) -> list[Mixer]:
         """The mixer of every layer; one that layers share is listed several times."""
         return [self.layers[block_index].mixer for block_index in self.group_indices]  # type: ignore[misc]
+
+    @property
+    def memory_mixers(self) -> list[MemoryMixer | None]:
+        """The mixer of every layer, None for those that attend to no segment memory."""
+        return [mixer if isinstance(mixer, MemoryMixer) else None for mixer in self.mixers]
+
+    @property
+    def mem_lens(self) -> list[int]:
+        """Past positions that each layer keeps for the next segments."""
+        return [mixer.mem_len if mixer else 0 for mixer in self.memory_mixers]
 
     def _add_pending_residual(self, sublayer_out: Tensor | None, residual: Tensor) -> tuple[Tensor | None, Tensor]:
         """Pre-norm: add the pending sublayer_out, so that the residual is the block's output."""

@@ -6,7 +6,7 @@
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -28,10 +28,9 @@ class AdversarialConfig(Config, frozen=True):
     steps: Annotated[PosInt, "gradient ascent steps, one forward and backward pass each (1: FGM, more: PGD)"] = 1
     step_size: Annotated[PosFloat, "L2 norm of one gradient ascent step"] = 1.0
 
-    presets: ClassVar[dict[str, "AdversarialConfig"]] = {}
-
-
-AdversarialConfig.presets.update({"fgm": AdversarialConfig(), "pgd": AdversarialConfig(steps=3, step_size=0.3)})
+    @classmethod
+    def presets(cls) -> dict[str, "AdversarialConfig"]:
+        return {"fgm": cls(), "pgd": cls(steps=3, step_size=0.3)}
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
     heads = recipe.network_objective.heads()
     if recipe.init is None:
         return ModelConfig(
-            encoder=recipe.model or EncoderConfig.presets["bert-base"], vocab_size=len(corpus.tokenizer), heads=heads
+            encoder=recipe.model or EncoderConfig.presets()["bert-base"], vocab_size=len(corpus.tokenizer), heads=heads
         )
     default = EncoderConfig()
     if recipe.model == default or (recipe.model and msgspec.structs.replace(recipe.model, mixer=default.mixer) != default):

@@ -69,7 +69,7 @@ def _batch_with_memory(
 ) -> tuple[Batch[Inputs], RecurrentState]:
     """A batch, and the recurrent state with full memories that the model brings to it during training."""
     recurrent_state: RecurrentState = ()
-    mem_len = max((mixer.mem_len for mixer in model.train().encoder.stack.mixers), default=0)
+    mem_len = max(model.train().encoder.stack.mem_lens, default=0)
     num_earlier = math.ceil(mem_len / length)
     for index in range(num_earlier):
         recurrent_state = objective.compute_loss(model, objective.to_batch(loader(index)), recurrent_state).recurrent_state

@@ -80,13 +80,14 @@ def build_param_groups(
     """Groups of the trainable parameters that share a ParamSchedule, weight decay and kind.
 
     Weight decay applies to matrices only, not to biases, norms and other vectors. Keys besides torch's: `vectors` (biases,
-    norms), `matrices` (linear layers outside heads, for Muon), `lr_scale`, `unfreeze_at`. Frozen parameters are in no group.
+    norms), `matrices` (linear layers outside heads, for Muon), `num_parts` (of each parameter, the number of matrices that it
+    stacks along dim 0: `num_parts` of its layer), `lr_scale`, `unfreeze_at`. Frozen parameters are in no group.
     """
     groups: dict[tuple[ParamSchedule, bool, bool], list[nn.Parameter]] = {}
-    linear_weights = {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
+    linear_layers = {module.weight: module for module in model.modules() if isinstance(module, nn.Linear)}
     for name, param in model.named_parameters():
         if param.requires_grad:
-            matrices = param in linear_weights and not name.startswith("heads.")
+            matrices = param in linear_layers and not name.startswith("heads.")
             groups.setdefault((param_schedule(name), param.ndim <= 1, matrices), []).append(param)
     if not groups:
         raise UserError("every weight of the model is frozen: there is nothing to train; freeze less")
@@ -96,6 +97,7 @@ def build_param_groups(
             "weight_decay": 0.0 if vectors else weight_decay,
             "vectors": vectors,
             "matrices": matrices,
+            "num_parts": [getattr(linear_layers.get(param), "num_parts", 1) for param in params],
             "lr_scale": schedule.lr_scale,
             "unfreeze_at": schedule.unfreeze_at,
         }
@@ -234,9 +236,8 @@ NEWTON_SCHULZ_COEFFICIENTS = ((3.4445, -4.7750, 2.0315),) * 5  # of Jordan et al
 class MuonAdamW(torch.optim.AdamW):
     """Muon (Jordan et al. 2024) for groups marked `matrices`, at lr_multiplier * lr; torch's fused AdamW for the others.
 
-    Matrices of the same shape are orthogonalized in one batch. A parameter that stacks several matrices along dim 0 (fused
-    QKV, GLU) has an attribute `parts`, their number: each is orthogonalized by itself. `step` sets the gradients of
-    matrices to None.
+    Matrices of the same shape are orthogonalized in one batch. Where a parameter stacks several matrices along dim 0 (fused
+    QKV, GLU; `num_parts` of the group), each is orthogonalized by itself. `step` sets the gradients of matrices to None.
     """
 
     def __init__(self, param_groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float, momentum: float,
@@ -253,13 +254,18 @@ class MuonAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         for group in self.param_groups:
-            params = [param for param in group["params"] if param.grad is not None] if group["matrices"] else []
-            if params:
-                self._apply_muon_update(params, group["lr"] * self.lr_multiplier, group["weight_decay"])
+            if group["matrices"]:
+                self._apply_muon_update(group)
         return super().step(closure)
 
-    def _apply_muon_update(self, params: list[Tensor], lr: float, weight_decay: float) -> None:
-        grads = [param.grad for param in params if param.grad is not None]
+    def _apply_muon_update(self, group: dict[str, Any]) -> None:
+        stacks = [  # (parameter, number of matrices)
+            stack for stack in zip(group["params"], group["num_parts"], strict=True) if stack[0].grad is not None
+        ]
+        if not stacks:
+            return
+        params, lr, weight_decay = [param for param, _ in stacks], group["lr"] * self.lr_multiplier, group["weight_decay"]
+        grads = [param.grad for param in params]
         momentums = [self.state[param].setdefault("momentum", torch.zeros_like(param)) for param in params]
         keep: Tensor | float = 1.0
         if self.found_inf is not None:  # decided on the device; NaN gradients must not spread by 0 * NaN
@@ -268,7 +274,7 @@ class MuonAdamW(torch.optim.AdamW):
         deltas = torch._foreach_sub(grads, momentums)
         torch._foreach_mul_(deltas, keep * (1 - self.momentum))
         torch._foreach_add_(momentums, deltas)
-        updates = _orthogonalize(params, list(torch._foreach_lerp(grads, momentums, self.momentum)))
+        updates = _orthogonalize(stacks, list(torch._foreach_lerp(grads, momentums, self.momentum)))
         if weight_decay:
             torch._foreach_mul_(params, 1 - keep * (lr * weight_decay))
         torch._foreach_mul_(updates, keep * -lr)
@@ -277,17 +283,19 @@ class MuonAdamW(torch.optim.AdamW):
             param.grad = None
 
 
-def _orthogonalize(params: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
-    """Orthogonalizes each update, batched by shape, times sqrt(max(1, rows / columns))."""
+def _orthogonalize(stacks: list[tuple[Tensor, int]], updates: list[Tensor]) -> list[Tensor]:
+    """Orthogonalizes each update, batched by shape, times sqrt(max(1, rows / columns)).
+
+    stacks: the parameter of each update, and the number of matrices that it stacks.
+    """
     by_shape: dict[tuple[int, int, int], list[int]] = {}
-    for index, param in enumerate(params):
-        parts = getattr(param, "parts", 1)
+    for index, (param, parts) in enumerate(stacks):
         by_shape.setdefault((parts, len(param) // parts, param.shape[1]), []).append(index)
     for (parts, rows, columns), indices in by_shape.items():
         stacked = torch.stack([updates[index] for index in indices]).reshape(-1, rows, columns)
         orthogonal = newton_schulz(stacked) * max(1.0, rows / columns) ** 0.5
         for index, update in zip(indices, orthogonal.reshape(-1, parts * rows, columns), strict=True):
-            updates[index] = update.to(params[index].dtype)
+            updates[index] = update.to(stacks[index][0].dtype)
     return updates
 
 

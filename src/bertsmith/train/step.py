@@ -146,7 +146,7 @@ class UpdateStep:
 
 def _model_penalty(model: nn.Module) -> Tensor | float:
     """Regularization term of the model (such as the span loss of adaptive span), which does not depend on targets."""
-    return model.penalty() if hasattr(model, "penalty") else 0.0  # type: ignore[operator]
+    return model.aux_loss() if hasattr(model, "aux_loss") else 0.0  # type: ignore[operator]
 
 
 def _mean_loss(loss: Loss, counts: dict[str, int]) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ...config import PosInt, Probability, Variant
 from ..batch import Inputs
+from ..linear import Linear
 from ..packing import Layout
 from .base import Decoder, embed_step
 
@@ -37,9 +38,9 @@ class SourceAttention(nn.Module):
     def __init__(self, score_type: AttentionScore, hidden_size: int) -> None:
         super().__init__()
         self.score_type = score_type
-        self.key = nn.Linear(hidden_size, hidden_size, bias=False) if score_type == "additive" else None
-        self.query = nn.Linear(hidden_size, hidden_size, bias=False) if score_type in ("additive", "general") else None
-        self.value = nn.Linear(hidden_size, 1, bias=False) if score_type == "additive" else None
+        self.key = Linear(hidden_size, hidden_size, bias=False) if score_type == "additive" else None
+        self.query = Linear(hidden_size, hidden_size, bias=False) if score_type in ("additive", "general") else None
+        self.value = Linear(hidden_size, 1, bias=False) if score_type == "additive" else None
 
     def prepare_source(self, hidden_states: Tensor, layout: Layout) -> SourceStates:
         """Pad the encoder states (tokens, hidden_size) and compute the keys once."""
@@ -105,9 +106,9 @@ class RNNDecoder(Decoder):
         rnn_class, input_size = nn.LSTM if self.is_lstm else nn.GRU, hidden_size * (1 + self.attends_before_cell)
         inter_layer_dropout = dropout if config.num_hidden_layers > 1 else 0.0
         self.cell = rnn_class(input_size, hidden_size, config.num_hidden_layers, batch_first=True, dropout=inter_layer_dropout)
-        self.initial_state = nn.Linear(hidden_size, config.num_hidden_layers * hidden_size)  # initial hidden state
+        self.initial_state = Linear(hidden_size, config.num_hidden_layers * hidden_size)  # initial hidden state
         self.attention = SourceAttention(config.score, hidden_size)
-        self.output, self.drop = nn.Linear(3 * hidden_size, hidden_size), nn.Dropout(dropout)
+        self.output, self.drop = Linear(3 * hidden_size, hidden_size), nn.Dropout(dropout)
 
     def forward(
         self, decoder_inputs: Inputs, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder"

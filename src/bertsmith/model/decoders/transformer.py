@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from ...config import PosInt, Probability, Variant
 from ...errors import UserError
 from ..batch import Inputs
+from ..linear import Linear
 from ..mixers import Attention, LiteTransformer, Longformer
 from ..mixers.attention import LayerCache, SelfAttention
 from ..mixers.lite_transformer import LongShortRangeAttention
 from ..packing import Layout
 from ..sublayers import AddNorm, FeedForwardConfig, to_compute_dtype
-from ..transformer import Block
+from ..transformer import Block, build_blocks
 from .base import Decoder, embed_step
 
 if TYPE_CHECKING:
@@ -37,9 +38,8 @@ class CrossAttention(nn.Module):
         head_multiplier = 2 if isinstance(config.mixer, LiteTransformer) else 1  # its attention has half of the channels
         self.num_heads, self.dropout = head_multiplier * config.mixer.num_attention_heads, config.mixer.attention_dropout
         self.query, self.key_value, self.output = (
-            nn.Linear(hidden_size, times * hidden_size, bias=bias) for times in (1, 2, 1)
+            Linear(hidden_size, times * hidden_size, bias=bias, num_parts=times) for times in (1, 2, 1)
         )
-        self.key_value.weight.parts = 2  # type: ignore[attr-defined]  # fused matrices: Muon treats each alone
         self.norm = config.build_add_norm()
 
     def forward(self, x: Tensor, layout: Layout, encoder_hidden_states: Tensor, encoder_layout: Layout) -> Tensor:
@@ -93,6 +93,7 @@ class TransformerDecoderConfig(Variant, frozen=True, tag="transformer"):
             "num_hidden_groups": None,
             "layer_types": None,
             "residual": "all",
+            "first_attention_norm": True,
         }
         return msgspec.structs.replace(
             encoder, mixer=mixer, feedforward=feedforward, norm=norm, hidden_dropout_prob=dropout, **fixed_fields
@@ -127,9 +128,7 @@ class TransformerDecoder(Decoder):
                 "decoder.shared=true needs an encoder with mixer=attention, feedforward and norm=pre or post; leave it out"
             )
         num_own_blocks = 0 if config.shared else block_config.num_hidden_layers
-        self.layers = nn.ModuleList(Block(block_config.for_layer(layer, num_own_blocks)) for layer in range(num_own_blocks))
-        for block in self.layers[1:]:
-            block.mixer.tie_weights(self.layers[0].mixer)  # type: ignore[union-attr, operator]
+        self.layers = build_blocks(block_config, num_own_blocks)
         self.cross_attentions = nn.ModuleList(CrossAttention(block_config) for _ in range(block_config.num_hidden_layers))
         self.block_config = block_config
         self.norm_first = block_config.norm == "pre"

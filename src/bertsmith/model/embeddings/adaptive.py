@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...config import PosInt, Variant
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
 from .base import InputEmbedding
 
@@ -75,7 +76,7 @@ class AdaptiveInput(InputEmbedding):
         self.embeddings = nn.ModuleList(
             nn.Embedding(size, dim) for size, dim in zip(clusters.sizes, clusters.dims, strict=True)
         )
-        self.projections = nn.ModuleList(nn.Linear(dim, hidden_size, bias=False) for dim in clusters.dims[1:])
+        self.projections = nn.ModuleList(Linear(dim, hidden_size, bias=False) for dim in clusters.dims[1:])
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         """Computes every token in every cluster: costs less than a third of one matrix, and needs no GPU synchronization."""
@@ -116,9 +117,9 @@ class AdaptiveSoftmax(nn.Module):
     def __init__(self, config: AdaptiveSoftmaxHeadConfig, clusters: Clusters, hidden_size: int) -> None:
         super().__init__()
         self.clusters, shapes = clusters, list(zip(clusters.sizes, clusters.dims, strict=True))
-        self.cluster_classifier = nn.Linear(hidden_size, len(shapes) - 1, bias=config.bias)  # logits of the tail clusters
-        self.projections = nn.ModuleList(nn.Linear(hidden_size, dim, bias=False) for _, dim in shapes[1:])
-        own_embeddings = [] if config.tied else [nn.Linear(dim, size, bias=False) for size, dim in shapes]
+        self.cluster_classifier = Linear(hidden_size, len(shapes) - 1, bias=config.bias)  # logits of the tail clusters
+        self.projections = nn.ModuleList(Linear(hidden_size, dim, bias=False) for _, dim in shapes[1:])
+        own_embeddings = [] if config.tied else [Linear(dim, size, bias=False) for size, dim in shapes]
         self.output_embeddings = nn.ModuleList(own_embeddings)
         self.bias = nn.Parameter(torch.zeros(clusters.boundaries[-1])) if config.bias else None
 

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ...config import NonNegInt, PosInt, Variant
 from ...errors import UserError
 from ...tokenization.characters import NUM_CHARS, Lexicon
+from ..linear import Linear
 from ..packing import Layout
 from .base import InputEmbedding
 
@@ -65,7 +66,7 @@ class CharCNN(InputEmbedding):
             nn.Conv1d(config.embedding_size, out_channels, kernel_size) for kernel_size, out_channels in config.filters
         )
         self.highways = nn.ModuleList(Highway(num_filters) for _ in range(config.num_highway))
-        self.projection = nn.Linear(num_filters, hidden_size // 2)
+        self.projection = Linear(num_filters, hidden_size // 2)
         self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
         self.char_id_cache: Tensor
         self.register_buffer(
@@ -124,7 +125,7 @@ class Highway(nn.Module):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.transform, self.gate = nn.Linear(hidden_size, hidden_size), nn.Linear(hidden_size, hidden_size)
+        self.transform, self.gate = Linear(hidden_size, hidden_size), Linear(hidden_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         gate = self.gate(x).sigmoid()

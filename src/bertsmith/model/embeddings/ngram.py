@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...config import PosInt, Variant
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
 from .base import InputEmbedding
 
@@ -53,7 +54,7 @@ class NgramEmbedding(InputEmbedding):
     def __init__(self, config: NgramConfig) -> None:
         super().__init__()
         self.context_size, self.direct_connections = config.order - 1, config.direct
-        self.hidden = nn.Linear(self.context_size * config.embedding_size, config.intermediate_size)
+        self.hidden = Linear(self.context_size * config.embedding_size, config.intermediate_size)
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         assert token_embedding is not None

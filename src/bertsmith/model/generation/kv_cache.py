@@ -192,13 +192,9 @@ def supports_segment_memory(model: Model) -> bool:
     """Whether the model can decode with `SegmentMemoryDecoder`: causal, every layer has memory, no absolute positions."""
     encoder = model.config.encoder
     is_context_free = encoder.embeddings is None or isinstance(encoder.embeddings, AdaptiveInputConfig)
-    mixers = model.encoder.stack.mixers
+    mem_lens = model.encoder.stack.mem_lens
     return (
-        encoder.is_causal
-        and is_context_free
-        and encoder.position_embedding_type == "none"
-        and bool(mixers)
-        and all(mixer.mem_len for mixer in mixers)
+        encoder.is_causal and is_context_free and encoder.position_embedding_type == "none" and bool(mem_lens) and all(mem_lens)
     )
 
 

@@ -15,7 +15,7 @@ from ...config import PosInt, Probability, Variant
 from ...errors import UserError
 from .. import kernels
 from ..embeddings.adaptive import AdaptiveSoftmaxHeadConfig
-from ..small_matmul import small_linear
+from ..linear import Linear, small_linear
 from ..sublayers import ACTIVATIONS
 from .crf import CRFHeadConfig
 from .cross_attention import CrossAttentionHeadConfig
@@ -112,7 +112,7 @@ class LMHead(nn.Module):
             raise UserError("this model has no token embeddings to tie the head to; set the head's tied=false")
         if config.transform:
             input_size = encoder.token_table_dim or input_size
-            self.transform, self.norm = nn.Linear(encoder.hidden_size, input_size), encoder.build_layer_norm(input_size)
+            self.transform, self.norm = Linear(encoder.hidden_size, input_size), encoder.build_layer_norm(input_size)
             self.activation = ACTIVATIONS[encoder.head_activation]
         elif config.tied and encoder.token_table_dim != input_size:
             raise UserError(
@@ -121,7 +121,7 @@ class LMHead(nn.Module):
                 "set the head's transform=true, or tied=false"
             )
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if config.bias else None
-        self.output_embeddings = None if config.tied else nn.Linear(input_size, vocab_size, bias=False)
+        self.output_embeddings = None if config.tied else Linear(input_size, vocab_size, bias=False)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         return small_linear(self._transform(hidden_states), self._output_embeddings(encoder), self.bias)
@@ -159,7 +159,7 @@ class DiscriminatorHead(nn.Module):
 
     def __init__(self, config: "EncoderConfig") -> None:
         super().__init__()
-        self.transform, self.classifier = nn.Linear(config.hidden_size, config.hidden_size), nn.Linear(config.hidden_size, 1)
+        self.transform, self.classifier = Linear(config.hidden_size, config.hidden_size), Linear(config.hidden_size, 1)
         self.activation = ACTIVATIONS[config.head_activation]
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
@@ -171,7 +171,7 @@ class PooledClassifier(nn.Module):
 
     def __init__(self, hidden_size: int, num_labels: int) -> None:
         super().__init__()
-        self.classifier = nn.Linear(hidden_size, num_labels)
+        self.classifier = Linear(hidden_size, num_labels)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         return self.classifier(encoder.apply_pooler(hidden_states))
@@ -182,7 +182,7 @@ class TokenClassifier(nn.Module):
 
     def __init__(self, hidden_size: int, num_labels: int, dropout: float) -> None:
         super().__init__()
-        self.drop, self.classifier = nn.Dropout(dropout), nn.Linear(hidden_size, num_labels)
+        self.drop, self.classifier = nn.Dropout(dropout), Linear(hidden_size, num_labels)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         return self.classifier(self.drop(hidden_states))

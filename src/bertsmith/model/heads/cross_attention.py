@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...config import PosInt, Probability, Variant
 from ...errors import UserError
+from ..linear import Linear
 from ..mixers.base import QKVProjection
 from ..packing import Layout
 
@@ -33,7 +34,7 @@ class CrossAttentionHead(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
         self.final_norm = encoder.build_layer_norm() if encoder.norm == "pre" else nn.Identity()
-        self.drop, self.classifier = nn.Dropout(config.dropout), nn.Linear(4 * encoder.hidden_size, config.outputs)
+        self.drop, self.classifier = nn.Dropout(config.dropout), Linear(4 * encoder.hidden_size, config.outputs)
 
     def encode_pairs(self, x: Tensor, layout: Layout) -> Tensor:
         """(tokens, hidden_size) -> (texts, hidden_size): mean of each text after the blocks; texts 2i and 2i + 1 are a pair."""

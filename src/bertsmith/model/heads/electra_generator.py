@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...config import Variant
 from ...errors import UserError
 from ..batch import Inputs
+from ..linear import Linear
 from ..transformer import Stack
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class ElectraGenerator(nn.Module):
         from . import LMHeadConfig
 
         self.embedding_projection = (
-            nn.Identity() if config.embedding_size is None else nn.Linear(embedding_dim, config.hidden_size)
+            nn.Identity() if config.embedding_size is None else Linear(embedding_dim, config.hidden_size)
         )
         self.stack = Stack(config)
         self.lm_head = LMHeadConfig().build(config, vocab_size)
@@ -72,8 +73,6 @@ class ElectraGenerator(nn.Module):
     def forward(self, inputs: Inputs, encoder: "Encoder") -> Tensor:
         """(rows, generator hidden_size): hidden states at `inputs.output_indices`, from the model's embeddings."""
         x = self.embedding_projection(encoder.sum_embeddings(inputs))
-        for mixer in self.stack.mixers:
-            mixer.prepare_forward()
         return self.stack(x, inputs.layout, None, inputs.output_indices)
 
     def cross_entropy(self, hidden_states: Tensor, encoder: "Encoder", labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...config import Config, NonNegInt, PosInt, Probability, Variant
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class FeatureClassifier(nn.Module):
         if features.lstm:
             self.lstm = nn.LSTM(feature_size, encoder.hidden_size, features.lstm, bidirectional=True, batch_first=True)
             feature_size = 2 * encoder.hidden_size
-        self.drop, self.classifier = nn.Dropout(config.dropout), nn.Linear(feature_size, config.outputs)
+        self.drop, self.classifier = nn.Dropout(config.dropout), Linear(feature_size, config.outputs)
 
     def combine_layers(self, all_hidden_states: list[Tensor], layout: Layout) -> Tensor:
         """(tokens, feature size) from (tokens, hidden_size) of the embeddings and of every layer."""

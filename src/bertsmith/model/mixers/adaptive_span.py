@@ -9,17 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...config import Fraction, NonNegFloat, PosInt, Variant
+from ...config import Fraction, NonNegFloat, PosInt
 from ..packing import Layout
 from ..positions import rel_shift
 from ..segment_memory import LayerMemory
-from .base import Mixer, QKVProjection
+from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection
 from .block_band import BlockBand
 
 MIN_MASK = 1e-6  # lower bound of a nonzero mask value, so that the gradient of its logarithm is finite
 
 
-class AdaptiveSpan(Variant, frozen=True, tag="adaptive-span"):
+class AdaptiveSpan(BaseMixerConfig, frozen=True, tag="adaptive-span"):
     """Adaptive-Span (Sukhbaatar et al. 2019): each head learns how far it attends.
 
     Soft mask m(x) = min(1, max(0, (ramp + z - x) / ramp)) on keys at distance x, z the learned span of a head.
@@ -48,10 +48,10 @@ class BandInputs(NamedTuple):
     past_seq_id: Tensor | None = None  # (rows, half_window)
 
 
-class AdaptiveSpanAttention(Mixer):
+class AdaptiveSpanAttention(MemoryMixer):
     """Keys further away than the longest current span of its heads, ramp included, are neither computed nor cached.
 
-    The encoder calls `prepare_forward` before each pass; call it yourself if you use the mixer alone and change `span`.
+    `forward` begins with `trim`, but for a compiled graph, whose sizes cannot depend on the values of weights.
     """
 
     def __init__(self, config: AdaptiveSpan, hidden_size: int) -> None:
@@ -79,11 +79,11 @@ class AdaptiveSpanAttention(Mixer):
     def max_past_len(self) -> int:
         return self.trimmed_span
 
-    def penalty(self) -> Tensor:
+    def aux_loss(self) -> Tensor:
         return self.config.span_loss * self.current_spans.mean()
 
     @torch.no_grad()
-    def prepare_forward(self) -> None:
+    def trim(self) -> None:
         """Clamps spans back into [0, 1], where they get a gradient, and trims the band to the longest span."""
         if isinstance(self.span.data, FakeTensor) or self.span.is_meta:
             return  # `plan` has no values: it counts a newly initialized model
@@ -97,9 +97,11 @@ class AdaptiveSpanAttention(Mixer):
         ramp, max_span = self.config.span_ramp, self.config.max_span
         return min(max_span, math.ceil((fraction * max_span + ramp) / ramp) * ramp)
 
-    def forward(self, x: Tensor, layout: Layout, past: LayerMemory | None = None) -> Tensor:
-        inputs = x[None] if past is None else layout.pad(x)
-        band, seq_id, past_hidden, past_seq_id = self._band_inputs(inputs, layout, past)
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+        if not torch.compiler.is_compiling():
+            self.trim()
+        inputs = x[None] if state is None else layout.pad(x)
+        band, seq_id, past_hidden, past_seq_id = self._band_inputs(inputs, layout, state)
         q, k, v = (t.transpose(1, 2) for t in self.projections(inputs))  # (rows, heads, length, head_dim)
         past_kv = (None, None) if past_hidden is None else [t.transpose(1, 2) for t in self.projections.project_kv(past_hidden)]
         q, k, v = band.to_query_blocks(q), band.to_key_blocks(k, past=past_kv[0]), band.to_key_blocks(v, past=past_kv[1])
@@ -108,7 +110,7 @@ class AdaptiveSpanAttention(Mixer):
         scores = (scores * q.shape[-1] ** -0.5).float() + self._log_span_mask(band.relative_positions(x.device))
         probs = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(v.dtype)
         out = band.from_query_blocks(probs @ v).transpose(1, 2)
-        return self.projections.project_out(out[0] if past is None else layout.unpad(out))
+        return self.projections.project_out(out[0] if state is None else layout.unpad(out))
 
     def _band_inputs(self, hidden_states: Tensor, layout: Layout, past: LayerMemory | None) -> BandInputs:
         """Without memory one row of all packed sequences; with memory one padded row per sequence."""

@@ -4,19 +4,20 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from ...config import PosFloat, PosInt, Probability, Variant
+from ...config import PosFloat, PosInt, Probability
 from ...errors import UserError
 from ..packing import Layout
 from ..position_bias import PositionBias, PositionBiasConfig, T5BiasConfig
 from ..positions import RotaryEmbedding, apply_rope
-from .base import Mixer, QKVProjection
+from ..segment_memory import LayerMemory
+from .base import BaseMixerConfig, Mixer, QKVProjection
 
 LayerCache = tuple[Tensor, ...]  # KV cache of one layer; here keys and values, each (batch, heads, positions, head_dim)
 
 
-class Attention(Variant, frozen=True, tag="attention"):
+class Attention(BaseMixerConfig, frozen=True, tag="attention"):
     """Full multi-head self-attention, bidirectional or causal, with optional RoPE or position bias."""
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
@@ -33,6 +34,13 @@ class Attention(Variant, frozen=True, tag="attention"):
 
     def build(self, hidden_size: int) -> Mixer:
         return SelfAttention(self, hidden_size)
+
+    def tie_weights(self, mixer: Mixer, first_mixer: Mixer) -> None:
+        """Share the T5 bias table with the first layer."""
+        if not isinstance(mixer, SelfAttention) or not isinstance(first_mixer, SelfAttention):
+            return
+        if mixer.bias_tie_key and mixer.bias_tie_key == first_mixer.bias_tie_key:
+            mixer.position_bias, mixer.tied_to = None, (first_mixer,)
 
 
 class SelfAttention(Mixer):
@@ -53,19 +61,11 @@ class SelfAttention(Mixer):
         self.bias_tie_key = _bias_tie_key(config)
         self.tied_to: tuple[SelfAttention, ...] = ()  # whose position bias it uses; a tuple, so that it is no submodule
 
-    def tie_weights(self, first_mixer: Mixer) -> None:
-        if self.bias_tie_key and isinstance(first_mixer, SelfAttention) and first_mixer.bias_tie_key == self.bias_tie_key:
-            self.position_bias, self.tied_to = None, (first_mixer,)
-
-    @property
-    def tied_parameters(self) -> list[nn.Parameter]:
-        return [weight for mixer in self.tied_to if mixer.position_bias for weight in mixer.position_bias.parameters()]
-
     @property
     def tied_position_bias(self) -> PositionBias | None:
         return self.tied_to[0].position_bias if self.tied_to else self.position_bias
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         return self.attend(x, layout, self.causal)
 
     def attend(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:

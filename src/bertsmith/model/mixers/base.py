@@ -1,13 +1,30 @@
 """The interface of token mixers (attention, RNN, convolution), and the fused query, key and value projection."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...config import Variant
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
+from ..segment_memory import LayerMemory
+
+
+class BaseMixerConfig(Variant, frozen=True):
+    """Config of a mixer: a member of the union `MixerConfig`."""
+
+    def for_layer(self, layer: int, num_layers: int) -> Self:
+        """The config of one layer, where layers differ."""
+        return self
+
+    def build(self, hidden_size: int) -> "Mixer":
+        raise NotImplementedError
+
+    def tie_weights(self, mixer: "Mixer", first_mixer: "Mixer") -> None:
+        """Make `mixer`, built from this config, use the first layer's parameters where all layers share them."""
 
 
 class Mixer(nn.Module, ABC):
@@ -18,33 +35,27 @@ class Mixer(nn.Module, ABC):
 
     can_compile: ClassVar[bool] = True  # whether torch.compile captures it as one graph
 
-    @property
-    def mem_len(self) -> int:
-        """Past positions that the stack caches for it; if not 0, `forward` takes them as a third argument, `past`."""
-        return 0
+    @abstractmethod
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+        """`state`: what the layer remembers of the text before these sequences, for a `MemoryMixer`."""
 
-    @property
-    def max_past_len(self) -> int | None:
-        """How many past positions it can attend to; None: no limit."""
-        return None
-
-    def prepare_forward(self) -> None:
-        """Called before each forward pass, outside any compiled graph: for sizes that depend on the weights' values."""
-
-    def tie_weights(self, first_mixer: "Mixer") -> None:
-        """Shares the parameters that all layers have in common with the first block's mixer."""
-
-    @property
-    def tied_parameters(self) -> list[nn.Parameter]:
-        """Parameters that it uses and another block's mixer owns."""
-        return []
-
-    def penalty(self) -> Tensor | float:
+    def aux_loss(self) -> Tensor | float:
         """Regularization term, added to the loss of every objective."""
         return 0.0
 
+
+class MemoryMixer(Mixer):
+    """A mixer that attends to its inputs at the positions before each sequence, its segment memory, given as `state`."""
+
+    @property
     @abstractmethod
-    def forward(self, x: Tensor, layout: Layout) -> Tensor: ...
+    def mem_len(self) -> int:
+        """Past positions that are kept for the next segments."""
+
+    @property
+    @abstractmethod
+    def max_past_len(self) -> int | None:
+        """How many past positions it can attend to; None: no limit."""
 
 
 class QKVProjection(nn.Module):
@@ -62,10 +73,9 @@ class QKVProjection(nn.Module):
             )
         self.num_heads = num_heads
         self.qkv, self.output = (
-            nn.Linear(hidden_size, 3 * hidden_size, bias=bias),
-            nn.Linear(hidden_size, hidden_size, bias=bias),
+            Linear(hidden_size, 3 * hidden_size, bias=bias, num_parts=3),
+            Linear(hidden_size, hidden_size, bias=bias),
         )
-        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
@@ -73,7 +83,7 @@ class QKVProjection(nn.Module):
 
     def project_kv(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values only, of tokens that are attended to but have no queries: (tokens, num_heads, head_dim) each."""
-        if type(self.qkv) is not nn.Linear:  # wrapped by LoRA: its weight alone is not the projection
+        if not isinstance(self.qkv, nn.Linear):  # wrapped by LoRA: its weight alone is not the projection
             return self(x)[1:]
         hidden_size = self.qkv.in_features
         bias = None if self.qkv.bias is None else self.qkv.bias[hidden_size:]

@@ -7,13 +7,15 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor, nn
 
-from ...config import PosInt, Variant
+from ...config import PosInt
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
-from .base import Mixer
+from ..segment_memory import LayerMemory
+from .base import BaseMixerConfig, Mixer
 
 
-class Cnn(Variant, frozen=True, tag="cnn"):
+class Cnn(BaseMixerConfig, frozen=True, tag="cnn"):
     """Convolutions (TextCNN, Kim 2014) of the given kernel sizes over the tokens of each sequence."""
 
     kernel_sizes: Annotated[
@@ -41,7 +43,7 @@ class CnnMixer(Mixer):
         base, remainder = divmod(hidden_size, len(config.kernel_sizes))
         out_channels = [base + (i < remainder) for i in range(len(config.kernel_sizes))]
         self.filters = nn.ModuleList(
-            nn.Linear(kernel_size * hidden_size, channels)
+            Linear(kernel_size * hidden_size, channels)
             for kernel_size, channels in zip(config.kernel_sizes, out_channels, strict=True)
         )
         self.left_padding = [
@@ -50,7 +52,7 @@ class CnnMixer(Mixer):
         self.kernel_sizes = config.kernel_sizes
         self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         left = max(self.left_padding)
         right = max(
             kernel_size - 1 - conv_left for kernel_size, conv_left in zip(self.kernel_sizes, self.left_padding, strict=True)

@@ -11,14 +11,16 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor, nn
 
-from ...config import PosFloat, PosInt, Probability, Variant
+from ...config import PosFloat, PosInt, Probability
 from ...errors import UserError
+from ..linear import Linear
 from ..packing import Layout
+from ..segment_memory import LayerMemory
 from .attention import Attention, LayerCache, SelfAttention
-from .base import Mixer
+from .base import BaseMixerConfig, Mixer
 
 
-class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
+class LiteTransformer(BaseMixerConfig, frozen=True, tag="lite-transformer"):
     """Lite Transformer (Wu et al. 2020): attention for half of the channels, convolution for the other half.
 
     Each layer has its own kernel size.
@@ -39,9 +41,9 @@ class LiteTransformer(Variant, frozen=True, tag="lite-transformer"):
         PosFloat | None, "base of RoPE in the attention half, such as 10000; with model.position_embedding_type=none"
     ] = None
 
-    def for_layer(self, layer_idx: int, num_layers: int) -> "LiteTransformer":
+    def for_layer(self, layer: int, num_layers: int) -> "LiteTransformer":
         """The config of one layer, with its kernel size."""
-        return msgspec.structs.replace(self, kernel_sizes=(self.kernel_sizes[min(layer_idx, len(self.kernel_sizes) - 1)],))
+        return msgspec.structs.replace(self, kernel_sizes=(self.kernel_sizes[min(layer, len(self.kernel_sizes) - 1)],))
 
     def build(self, hidden_size: int) -> Mixer:
         return LongShortRangeAttention(msgspec.structs.replace(self, kernel_sizes=self.kernel_sizes[:1]), hidden_size)
@@ -67,7 +69,7 @@ class LongShortRangeAttention(Mixer):
         )
         self.attention, self.convolution = SelfAttention(attention_config, half), LightweightConv(config, half)
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         long_range, short_range = x.chunk(2, -1)
         return torch.cat([self.attention(long_range, layout), self.convolution(short_range, layout)], -1)
 
@@ -93,13 +95,12 @@ class LightweightConv(nn.Module):
         (self.kernel_size,), self.num_filters, self.dropout = config.kernel_sizes, config.num_filters, config.attention_dropout
         self.left_padding = self.kernel_size - 1 if config.causal else self.kernel_size // 2
         self.glu, self.output = (
-            nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
-            nn.Linear(hidden_size, hidden_size, bias=config.bias),
+            Linear(hidden_size, 2 * hidden_size, bias=config.bias, num_parts=2),
+            Linear(hidden_size, hidden_size, bias=config.bias),
         )
-        self.glu.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         self.kernel = None if config.dynamic else nn.Parameter(torch.zeros(config.num_filters, self.kernel_size))
         self.kernel_projection = (
-            nn.Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
+            Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
         )
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:

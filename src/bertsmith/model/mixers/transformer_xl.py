@@ -6,14 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import NonNegInt, PosInt, Probability, Variant
+from ...config import NonNegInt, PosInt, Probability
+from ..linear import Linear
 from ..packing import Layout
 from ..positions import rel_shift, sinusoidal_distances
 from ..segment_memory import LayerMemory
-from .base import Mixer, QKVProjection
+from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection
 
 
-class TransformerXL(Variant, frozen=True, tag="transformer-xl"):
+class TransformerXL(BaseMixerConfig, frozen=True, tag="transformer-xl"):
     """Transformer-XL (Dai et al. 2019): attention over the segment and a memory of earlier ones.
 
     Scores A_ij = q_i.k_j + q_i.R(i - j) + u.k_j + v.R(i - j): R is a projection of sinusoids; u and v are learned.
@@ -34,8 +35,14 @@ class TransformerXL(Variant, frozen=True, tag="transformer-xl"):
     def build(self, hidden_size: int) -> Mixer:
         return TransformerXLAttention(self, hidden_size)
 
+    def tie_weights(self, mixer: Mixer, first_mixer: Mixer) -> None:
+        """Share u and v with the first layer."""
+        if self.tie_biases and isinstance(mixer, TransformerXLAttention) and isinstance(first_mixer, TransformerXLAttention):
+            mixer.content_bias = mixer.position_bias = None
+            mixer.tied_to = (first_mixer,)
 
-class TransformerXLAttention(Mixer):
+
+class TransformerXLAttention(MemoryMixer):
     content_bias: nn.Parameter | None  # u: (heads, 1, head_dim)
     position_bias: nn.Parameter | None  # v, same shape
 
@@ -43,7 +50,7 @@ class TransformerXLAttention(Mixer):
         super().__init__()
         self.config, self.hidden_size = config, hidden_size
         self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
-        self.relative_key = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.relative_key = Linear(hidden_size, hidden_size, bias=False)
         head_dim = hidden_size // config.num_attention_heads
         self.content_bias, self.position_bias = (
             nn.Parameter(torch.zeros(config.num_attention_heads, 1, head_dim)) for _ in range(2)
@@ -59,27 +66,18 @@ class TransformerXLAttention(Mixer):
     def max_past_len(self) -> int | None:
         return self.mem_len if self.config.same_length else None
 
-    def tie_weights(self, first_mixer: Mixer) -> None:
-        if self.config.tie_biases and isinstance(first_mixer, TransformerXLAttention):
-            self.content_bias = self.position_bias = None
-            self.tied_to = (first_mixer,)
-
-    @property
-    def tied_parameters(self) -> list[nn.Parameter]:
-        return [weight for mixer in self.tied_to for weight in (mixer.content_bias, mixer.position_bias) if weight is not None]
-
-    def forward(self, x: Tensor, layout: Layout, past: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         q, k, v = (layout.pad(t) for t in self.projections(x))
-        if past is not None:
+        if state is not None:
             k, v = (
                 torch.cat([past_rows, rows], 1)
-                for past_rows, rows in zip(self.projections.project_kv(past.hidden_states.to(x.dtype)), (k, v), strict=True)
+                for past_rows, rows in zip(self.projections.project_kv(state.hidden_states.to(x.dtype)), (k, v), strict=True)
             )
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (sequences, heads, length, head_dim)
         scale, num_keys = q.shape[-1] ** -0.5, k.shape[2]
         u_bias, v_bias = self._content_and_position_bias(q)
         position_scores = rel_shift((q + v_bias) @ self._relative_keys(q, num_keys).mT, num_keys) * scale
-        position_scores = position_scores.masked_fill(~self._attention_mask(layout, past)[:, None], float("-inf"))
+        position_scores = position_scores.masked_fill(~self._attention_mask(layout, state)[:, None], float("-inf"))
         dropout = self.config.attention_dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(q + u_bias, k, v, position_scores, dropout_p=dropout)
         return self.projections.project_out(layout.unpad(out.transpose(1, 2)))
@@ -99,11 +97,11 @@ class TransformerXLAttention(Mixer):
         keys = self.relative_key(sinusoidal_distances(distances, self.hidden_size).to(q.dtype))
         return keys.unflatten(-1, (self.projections.num_heads, -1)).transpose(0, 1)
 
-    def _attention_mask(self, layout: Layout, past: LayerMemory | None) -> Tensor:
+    def _attention_mask(self, layout: Layout, state: LayerMemory | None) -> Tensor:
         """(sequences, queries, keys) bool: True where a query may attend to a key."""
         padding_mask = layout.padding_mask()
         num_queries = padding_mask.shape[1]
-        key_mask = padding_mask if past is None else torch.cat([past.padding_mask(), padding_mask], 1)
+        key_mask = padding_mask if state is None else torch.cat([state.padding_mask(), padding_mask], 1)
         num_keys = key_mask.shape[1]
         distances = (
             torch.arange(num_queries, device=padding_mask.device)[:, None]

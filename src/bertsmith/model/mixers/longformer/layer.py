@@ -8,18 +8,20 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor, nn
 
-from ....config import NonNegInt, PosFloat, PosInt, Probability, Variant
+from ....config import NonNegInt, PosFloat, PosInt, Probability
 from ....errors import UserError
+from ...linear import Linear
 from ...packing import FLASH_DTYPES, Layout
 from ...positions import RotaryEmbedding, apply_rope
-from ..base import Mixer, QKVProjection
+from ...segment_memory import LayerMemory
+from ..base import BaseMixerConfig, Mixer, QKVProjection
 from .attention import longformer_attention
 from .clamped_rope import clamped_scores, qk_scores
 from .global_attention import MAX_GLOBAL_PER_GROUP, AttentionPattern, GlobalGroup, build_global_groups
 from .global_queries import fused_qkv_and_global
 
 
-class Longformer(Variant, frozen=True, tag="longformer"):
+class Longformer(BaseMixerConfig, frozen=True, tag="longformer"):
     """Longformer (Beltagy et al. 2020): sliding-window attention, optionally dilated for some heads, with global tokens."""
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
@@ -38,7 +40,7 @@ class Longformer(Variant, frozen=True, tag="longformer"):
     bias: Annotated[bool, "bias terms in the linear layers"] = True
     rope_theta: Annotated[PosFloat | None, "base of RoPE, such as 10000; with model.position_embedding_type=none"] = None
 
-    def for_layer(self, layer_idx: int, num_layers: int) -> "Longformer":
+    def for_layer(self, layer: int, num_layers: int) -> "Longformer":
         """The config of one layer, with its window and dilation."""
         if len(self.attention_window) not in (1, num_layers):
             raise UserError(
@@ -50,8 +52,8 @@ class Longformer(Variant, frozen=True, tag="longformer"):
                 f"dilated_layers={self.dilated_layers} has no effect without dilation; set it, such as dilation=[2, 2], "
                 "or leave out dilated_layers"
             )
-        dilation = self.dilation if self.dilated_layers is None or layer_idx >= num_layers - self.dilated_layers else ()
-        window = self.attention_window[layer_idx if len(self.attention_window) > 1 else 0]
+        dilation = self.dilation if self.dilated_layers is None or layer >= num_layers - self.dilated_layers else ()
+        window = self.attention_window[layer if len(self.attention_window) > 1 else 0]
         if window % 2:
             raise UserError(f"model.mixer.attention_window={window} counts both sides together; give an even number")
         return msgspec.structs.replace(self, attention_window=(window,), dilation=dilation, dilated_layers=None)
@@ -73,9 +75,9 @@ class LongformerAttention(Mixer):
         self.causal, self.dropout, self.half_window = config.causal, config.attention_dropout, config.attention_window[0] // 2
         self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
         # Global tokens have projections of their own (section 3.1).
-        self.global_qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=config.bias) if config.global_attention else None
-        if self.global_qkv is not None:
-            self.global_qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
+        self.global_qkv = (
+            Linear(hidden_size, 3 * hidden_size, bias=config.bias, num_parts=3) if config.global_attention else None
+        )
         self.rotary = (
             RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
         )
@@ -85,7 +87,7 @@ class LongformerAttention(Mixer):
             for dilation in sorted(set(dilations))
         }
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
                 "mixer=longformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"
@@ -135,13 +137,13 @@ class LongformerAttention(Mixer):
             return qkv(x), None, None
         can_fuse = torch.is_grad_enabled() and not torch.compiler.is_compiling() and not (self.dropout and self.training)
         groups, use_folded = self._global_groups(x, layout)
-        if use_folded and groups and can_fuse and type(qkv) is nn.Linear:
+        if use_folded and groups and can_fuse and isinstance(qkv, nn.Linear):
             return fused_qkv_and_global(x, qkv, global_qkv, groups, layout, self.projections.num_heads)
         return qkv(x), self._global_attention(x, layout), None
 
     def _global_groups(self, x: Tensor, layout: Layout) -> tuple[list[GlobalGroup], bool]:
         """Groups of global tokens, and whether these are so few that folding the key and value projections is cheaper."""
-        use_folded = type(self.global_qkv) is nn.Linear and self.rotary is None  # no RoPE, no LoRA
+        use_folded = isinstance(self.global_qkv, nn.Linear) and self.rotary is None  # no RoPE, no LoRA
         # With more global tokens than half the head_dim, computing keys and values is cheaper.
         max_global = max(1, x.shape[1] // self.projections.num_heads // 2) if use_folded else MAX_GLOBAL_PER_GROUP
         groups: list[GlobalGroup] = layout.memoize(
@@ -174,7 +176,7 @@ class LongformerAttention(Mixer):
 
     def _global_qkv(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """q of the global tokens, (global tokens, hidden_size); k and v of all, (tokens, hidden_size); not rotated yet."""
-        if type(self.global_qkv) is not nn.Linear:
+        if not isinstance(self.global_qkv, nn.Linear):
             assert self.global_qkv is not None
             q, k, v = self.global_qkv(x).chunk(3, -1)
             return q[layout.global_tokens], k, v

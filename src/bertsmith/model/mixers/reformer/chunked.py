@@ -7,12 +7,14 @@ import msgspec
 import torch
 import torch.nn.functional as F
 from msgspec import Meta
-from torch import Tensor, nn
+from torch import Tensor
 
-from ....config import Config, NonNegInt, PosInt, Probability, Variant
+from ....config import Config, NonNegInt, PosInt, Probability
 from ....errors import UserError
+from ...linear import Linear
 from ...packing import Layout
-from ..base import Mixer
+from ...segment_memory import LayerMemory
+from ..base import BaseMixerConfig, Mixer
 from .lsh import SELF_MASK_VALUE, LshHash, gather_tokens, invert_permutation, unit_norm
 
 MASK_VALUE = -1e9  # less than SELF_MASK_VALUE, and finite
@@ -27,7 +29,7 @@ class ChunkConfig(Config, frozen=True):
     attention_dropout: Annotated[Probability, "dropout on attention weights"] = 0.0
 
 
-class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
+class ReformerChunked(BaseMixerConfig, frozen=True, tag="reformer-chunked"):
     """Reformer as in Trax and Hugging Face, to load their models; prefer mixer=reformer for training.
 
     Tokens attend to their chunk and its neighbours whatever the bucket, a key found in two rounds counts twice, and chunk
@@ -50,9 +52,9 @@ class ReformerChunked(Variant, frozen=True, tag="reformer-chunked"):
     seed: Annotated[NonNegInt, "seed of the hashes in evaluation; training draws new ones in each forward pass"] = 0
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
 
-    def for_layer(self, layer_idx: int, num_layers: int) -> "ReformerChunked":
+    def for_layer(self, layer: int, num_layers: int) -> "ReformerChunked":
         """The config of one layer, local or LSH."""
-        return msgspec.structs.replace(self, attn_layers=(self.attn_layers[layer_idx % len(self.attn_layers)],))
+        return msgspec.structs.replace(self, attn_layers=(self.attn_layers[layer % len(self.attn_layers)],))
 
     def build(self, hidden_size: int) -> Mixer:
         if self.attention_head_size is None and hidden_size % self.num_attention_heads:
@@ -77,12 +79,11 @@ class ChunkedLocalAttention(Mixer):
             config.num_attention_heads * head_dim,
         )
         self.qkv, self.output = (
-            nn.Linear(hidden_size, 3 * inner_size, bias=False),
-            nn.Linear(inner_size, hidden_size, bias=False),
+            Linear(hidden_size, 3 * inner_size, bias=False, num_parts=3),
+            Linear(inner_size, hidden_size, bias=False),
         )
-        self.qkv.weight.parts = 3  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         _reject_prefix(layout)
         projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         q, k, v = (t.transpose(0, 1) for t in projected)
@@ -106,14 +107,13 @@ class ChunkedLshAttention(Mixer):
         )
         self.num_hashes = config.num_hashes
         self.qkv, self.output = (
-            nn.Linear(hidden_size, 2 * inner_size, bias=False),
-            nn.Linear(inner_size, hidden_size, bias=False),
+            Linear(hidden_size, 2 * inner_size, bias=False, num_parts=2),
+            Linear(inner_size, hidden_size, bias=False),
         )
-        self.qkv.weight.parts = 2  # type: ignore[attr-defined]
         buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
         self.hashes = LshHash(config.num_attention_heads, head_dim, config.num_hashes, buckets, config.seed)
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         _reject_prefix(layout)
         qk, v = (projected.transpose(0, 1) for projected in self.qkv(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
         sorted_idx = (layout.seq_id * self.hashes.num_buckets + self.hashes(qk)).argsort(dim=-1, stable=True)

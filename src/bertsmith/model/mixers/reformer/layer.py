@@ -5,16 +5,18 @@ from typing import Annotated
 import torch
 import torch.nn.functional as F
 from msgspec import Meta
-from torch import Tensor, nn
+from torch import Tensor
 
-from ....config import NonNegInt, PosInt, Variant
+from ....config import NonNegInt, PosInt
 from ....errors import UserError
+from ...linear import Linear
 from ...packing import Layout
-from ..base import Mixer
+from ...segment_memory import LayerMemory
+from ..base import BaseMixerConfig, Mixer
 from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, unit_norm
 
 
-class Reformer(Variant, frozen=True, tag="reformer"):
+class Reformer(BaseMixerConfig, frozen=True, tag="reformer"):
     """Reformer (Kitaev et al. 2020): LSH attention over tokens in the same hash bucket.
 
     Queries and keys share one projection, and keys are normalized to unit length.
@@ -50,10 +52,9 @@ class ReformerAttention(Mixer):
                            f"model.mixer.num_attention_heads={max(1, hidden_size // 64)}")  # fmt: skip
         self.config, self.head_dim = config, hidden_size // config.num_attention_heads
         self.qkv, self.output = (
-            nn.Linear(hidden_size, 2 * hidden_size, bias=config.bias),
-            nn.Linear(hidden_size, hidden_size, bias=config.bias),
+            Linear(hidden_size, 2 * hidden_size, bias=config.bias, num_parts=2),
+            Linear(hidden_size, hidden_size, bias=config.bias),
         )
-        self.qkv.weight.parts = 2  # type: ignore[attr-defined]  # Muon treats each part as a matrix of its own
         buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
         self.hashes = (
             LshHash(config.num_attention_heads, self.head_dim, config.num_hashes, buckets, config.seed)
@@ -61,7 +62,7 @@ class ReformerAttention(Mixer):
             else None
         )
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
                 "mixer=reformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"

@@ -19,6 +19,7 @@ from ....errors import UserError
 from ...packing import Layout
 from ...segment_memory import SegmentMemory
 from ...sublayers import AddNorm, ResidualAdd, to_compute_dtype
+from ..base import MemoryMixer
 
 if TYPE_CHECKING:
     from ...config import EncoderConfig
@@ -81,27 +82,29 @@ class Duplicate(nn.Module):
 
 @dataclass(frozen=True)
 class ReversiblePass:
-    """One pass through the blocks, with what its backward pass needs."""
+    """One pass through some layers of a stack, with what its backward pass needs."""
 
-    blocks: Sequence["Block"]
+    blocks: Sequence["Block"]  # of all layers of the stack
+    layers: range  # those of this pass
     layout: Layout
     memory: SegmentMemory | None = None
-    first_layer: int = 0  # index of the first of these blocks in the model
     rng_states: list["RngState"] = field(default_factory=list)  # before every sublayer, in order
 
     def forward(self, x1: Tensor, x2: Tensor) -> TensorPair:
         """Output of the last block. With gradients, it is all that is saved for the backward pass."""
-        parameters = (weight for block in self.blocks for weight in (*block.parameters(), *block.mixer.tied_parameters))
-        weights = [weight for weight in dict.fromkeys(parameters) if weight.requires_grad]  # shared blocks occur several times
+        # Of all blocks, since a layer may use parameters that are tied to another's; shared blocks occur several times.
+        parameters = dict.fromkeys(weight for block in self.blocks for weight in block.parameters())
+        weights = [weight for weight in parameters if weight.requires_grad]
         if torch.is_grad_enabled() and (weights or x1.requires_grad):
             return _ReversibleFunction.apply(self, x1, x2, *weights)
         return self.forward_autograd(x1, x2)
 
     def forward_autograd(self, x1: Tensor, x2: Tensor) -> TensorPair:
         """The same with ordinary autograd."""
-        for i, block in enumerate(self.blocks):
+        for layer in self.layers:
+            block = self.blocks[layer]
             self.rng_states.append(RngState.capture(x1.device, block.training))
-            x1 = x1 + self._mixer_sublayer(i, block)(x2)
+            x1 = x1 + self._mixer_sublayer(layer)(x2)
             self.rng_states.append(RngState.capture(x1.device, block.training))
             x2 = x2 + self._feedforward_sublayer(block)(x1)
         return x1, x2
@@ -111,26 +114,27 @@ class ReversiblePass:
     ) -> tuple[TensorPair, list[Tensor | None]]:
         """Gradients of the inputs of the first block and of the weights."""
         (x1, x2), (grad_1, grad_2), accumulator = outputs, grad_outputs, _GradAccumulator(weights)
-        for i in reversed(range(len(self.blocks))):
-            block = self.blocks[i]
+        for i, layer in reversed(list(enumerate(self.layers))):
+            block = self.blocks[layer]
             feedforward_out, grad_input = accumulator.recompute_backward(
                 self._feedforward_sublayer(block), x1, grad_2, self.rng_states[2 * i + 1]
             )
             x2, grad_1 = x2 - feedforward_out, grad_1 + grad_input
             mixer_out, grad_input = accumulator.recompute_backward(
-                self._mixer_sublayer(i, block, is_recompute=True), x2, grad_1, self.rng_states[2 * i]
+                self._mixer_sublayer(layer, is_recompute=True), x2, grad_1, self.rng_states[2 * i]
             )
             x1, grad_2 = x1 - mixer_out, grad_2 + grad_input
         return (grad_1, grad_2), accumulator.grads
 
-    def _mixer_sublayer(self, block_idx: int, block: "Block", is_recompute: bool = False) -> Sublayer:
-        past = self.memory.get_layer(self.first_layer + block_idx) if self.memory else None
+    def _mixer_sublayer(self, layer: int, is_recompute: bool = False) -> Sublayer:
+        block, layer_memory = self.blocks[layer], self.memory.get_layer(layer) if self.memory else None
 
         def sublayer(x: Tensor) -> Tensor:
             normed = _apply_norm(block.mixer_norm, x)
-            out = block.mixer(normed, self.layout) if past is None else block.mixer(normed, self.layout, past)
+            out = block.mixer(normed, self.layout, layer_memory)
             if self.memory is not None and not is_recompute:
-                self.memory.append_layer(normed, self.layout, past, block.mixer)
+                mixer = block.mixer if isinstance(block.mixer, MemoryMixer) else None
+                self.memory.append_layer(normed, self.layout, layer_memory, mixer)
             assert isinstance(block.mixer_norm, AddNorm | ResidualAdd)
             return _apply_dropout(block.mixer_norm, out)
 

@@ -1,11 +1,11 @@
-"""Linear layers on a few rows on a CPU, as in token-by-token decoding, where time is bound by reading the weights.
+"""`Linear`: the linear layer of all modules, and a faster product for a few rows on a CPU.
 
-The weight is split into chunks and multiplied by a batched matmul, which several threads read at once and which is faster
-than one product even on one thread: measured with one row and 768 input features, 25 to 32 GB/s with two threads, where
-torch's linear reaches 10 to 13.
+In token-by-token decoding, time is bound by reading the weights. `small_linear` splits the weight into chunks and multiplies by
+a batched matmul, which several threads read at once and which is faster than one product even on one thread: measured with one
+row and 768 input features, 25 to 32 GB/s with two threads, where torch's linear reaches 10 to 13.
 """
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -19,11 +19,28 @@ MIN_CHUNKS, MAX_CHUNKS = 4, 64  # chunks of a weight matrix
 MIN_WEIGHT_NUMEL = 1 << 17  # smallest weight for which it pays off
 
 
+class Linear(nn.Linear):
+    """nn.Linear whose weight may stack several matrices, `num_parts` of equal size (queries, keys and values; gate and value).
+
+    Muon and LoRA treat each part as a matrix of its own.
+    """
+
+    uses_small_linear = False  # see `use_small_linear`
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, num_parts: int = 1) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.num_parts = num_parts
+
+    def forward(self, x: Tensor) -> Tensor:
+        product = small_linear if self.uses_small_linear else F.linear
+        return product(x, self.weight, self.bias)
+
+
 def use_small_linear(model: T) -> T:
-    """Make the model's nn.Linear layers use `small_linear` when no gradient is recorded, in place; weights are unchanged."""
+    """Make the model's `Linear` layers use `small_linear`, which is faster in decoding; returns the model."""
     for module in model.modules():
-        if type(module) is nn.Linear:
-            module.forward = partial(_linear_forward, module)  # type: ignore[method-assign]
+        if isinstance(module, Linear):
+            module.uses_small_linear = True
     return model
 
 
@@ -42,10 +59,6 @@ def small_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     if bias is None:
         return torch.bmm(chunks, columns).view(out_features, num_rows).T
     return torch.baddbmm(bias.view(num_chunks, out_features // num_chunks, 1), chunks, columns).view(out_features, num_rows).T
-
-
-def _linear_forward(module: nn.Linear, x: Tensor) -> Tensor:
-    return small_linear(x, module.weight, module.bias)
 
 
 def _is_worthwhile(x: Tensor, weight: Tensor) -> bool:

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from bertsmith.model import small_matmul
+from bertsmith.model import linear
 
 
 @given(st.integers(0, 20), st.integers(1, 90), st.integers(1, 40), st.booleans(), st.booleans())
 def test_small_linear_matches_torch(rows, out_features, in_features, has_bias, transposed):
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setattr(small_matmul, "MIN_WEIGHT_NUMEL", 1)
+        patch.setattr(linear, "MIN_WEIGHT_NUMEL", 1)
         generator = torch.Generator().manual_seed(rows * 1000 + out_features)
         weight = torch.randn(out_features, in_features, generator=generator, dtype=torch.float64)
         weight = weight.T.contiguous().T if transposed else weight
@@ -22,7 +22,7 @@ def test_small_linear_matches_torch(rows, out_features, in_features, has_bias, t
             torch.randn(rows, in_features, generator=generator).double(),
             torch.randn(out_features, generator=generator).double() if has_bias else None,
         )
-        actual = small_matmul.small_linear(x, weight, bias)
+        actual = linear.small_linear(x, weight, bias)
         assert actual.shape == (rows, out_features)
         assert_close(actual, F.linear(x, weight, bias), atol=1e-12, rtol=1e-12)
 
@@ -30,9 +30,9 @@ def test_small_linear_matches_torch(rows, out_features, in_features, has_bias, t
 @pytest.mark.parametrize("rows", [1, 3, 9, 17])
 def test_small_linear_layer_grads_match_torch(rows):
     torch.manual_seed(0)
-    reference, chunked = nn.Linear(256, 512), nn.Linear(256, 512)
+    reference, chunked = nn.Linear(256, 512), linear.Linear(256, 512)
     chunked.load_state_dict(reference.state_dict())
-    small_matmul.use_small_linear(chunked)
+    linear.use_small_linear(chunked)
     x, grads = torch.randn(rows, 256), []
     for layer in (reference, chunked):
         layer(x).square().sum().backward()
@@ -48,5 +48,5 @@ def test_small_linear_chunks_large_weights_only(monkeypatch):
     monkeypatch.setattr(torch, "baddbmm", lambda *args, baddbmm=torch.baddbmm: calls.append(args) or baddbmm(*args))
     with torch.no_grad():
         for out_features in (8, 1024):
-            small_matmul.small_linear(torch.randn(1, 256), torch.randn(out_features, 256), torch.randn(out_features))
+            linear.small_linear(torch.randn(1, 256), torch.randn(out_features, 256), torch.randn(out_features))
     assert [args[1].shape for args in calls] == [(4, 256, 256)]
