@@ -70,8 +70,8 @@ BAD_WEIGHTS = {
         lambda weights: {key: w for key, w in weights.items() if key != "cls.predictions.bias"},
         r"cls\.predictions\.bias",
     ),
-    "depth": (lambda weights: {key: w for key, w in weights.items() if ".layer.1." not in key}, "holds 1 blocks"),
-    "shape": (lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias is \[31\]"),
+    "depth": (lambda weights: {key: w for key, w in weights.items() if ".layer.1." not in key}, "weights of 1 layers"),
+    "shape": (lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias has shape \[31\]"),
     "untied": (
         lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(VOCAB_SIZE, 32)},
         "have different values, but bertsmith ties",
@@ -96,18 +96,18 @@ def test_huggingface_bad_weights_are_refused(fault, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model_type": "albert"}, "holds 0 blocks"),
+        ({"model_type": "albert"}, "weights of 0 layers"),
         ({"model_type": "llama"}, "supported: bert, roberta, longformer, distilbert, albert, electra, gpt2, openai-gpt"),
         ({"hidden_act": "mish"}, "hidden_act = 'mish'"),
         ({"inner_group_num": 2}, "inner_group_num"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder"),
-        ({"num_hidden_layers": 10**9}, "holds 2 blocks"),
+        ({"num_hidden_layers": 10**9}, "weights of 2 layers"),
         ({"hidden_size": 10**12, "num_attention_heads": 1}, "cannot be built"),
         ({"max_position_embeddings": 0}, "max_position_embeddings must be at least 1, not 0$"),
         ({"num_attention_heads": 5}, "does not divide"),
         ({"hidden_size": "wide"}, "hidden_size takes a whole number, not 'wide'"),
-        ({"intermediate_size": 0}, "feedforward.intermediate_size is their intermediate_size"),
+        ({"intermediate_size": 0}, "feedforward.intermediate_size is called intermediate_size"),
         ({"vocab_size": None}, "vocab_size"),
         ({"intermediate_size": None}, "has no intermediate_size"),
     ],
@@ -149,7 +149,7 @@ def test_huggingface_bad_shard_index_is_refused(names, tmp_path):
 
 def test_huggingface_incomplete_folder_is_refused(tmp_path):
     save_random_model("BertModel", tmp_path / "hf")
-    for name, message in (("vocab.txt", "tokenizer=FILE"), ("model.safetensors", "no weights"), ("config.json", "neither")):
+    for name, message in (("vocab.txt", "tokenizer=FILE"), ("model.safetensors", "no weights"), ("config.json", "contains no config.json")):
         (tmp_path / "hf" / name).unlink()
         with pytest.raises(UserError, match=message):
             import_folder(tmp_path / "hf", tmp_path / "ours")
