@@ -71,7 +71,10 @@ BAD_WEIGHTS = {
         r"cls\.predictions\.bias",
     ),
     "depth": (lambda weights: {key: w for key, w in weights.items() if ".layer.1." not in key}, "weights of 1 layers"),
-    "shape": (lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)}, r"LayerNorm\.bias has shape \[31\]"),
+    "shape": (
+        lambda weights: {**weights, "bert.embeddings.LayerNorm.bias": torch.ones(31)},
+        r"LayerNorm\.bias has shape \[31\]",
+    ),
     "untied": (
         lambda weights: {**weights, "cls.predictions.decoder.weight": torch.ones(VOCAB_SIZE, 32)},
         "have different values, but bertsmith ties",
@@ -149,7 +152,11 @@ def test_huggingface_bad_shard_index_is_refused(names, tmp_path):
 
 def test_huggingface_incomplete_folder_is_refused(tmp_path):
     save_random_model("BertModel", tmp_path / "hf")
-    for name, message in (("vocab.txt", "tokenizer=FILE"), ("model.safetensors", "no weights"), ("config.json", "contains no config.json")):
+    for name, message in (
+        ("vocab.txt", "tokenizer=FILE"),
+        ("model.safetensors", "no weights"),
+        ("config.json", "contains no config.json"),
+    ):
         (tmp_path / "hf" / name).unlink()
         with pytest.raises(UserError, match=message):
             import_folder(tmp_path / "hf", tmp_path / "ours")

@@ -152,11 +152,11 @@ def test_int8_checkpoint_damage_is_detected(folder):
                     f"encoder.word_embeddings.weight{SCALE_SUFFIX}": torch.ones(3),
                 }
             ),
-            r"encoder.word_embeddings.weight is \[3, 4\], not \[\d+, 32\]",
+            r"encoder.word_embeddings.weight has shape \[3, 4\], not \[\d+, 32\]",
         ),
         (
             lambda stored: stored.update({"encoder.embedding_norm.weight": torch.ones(7)}),
-            r"encoder.embedding_norm.weight is \[7\], not \[32\]",
+            r"encoder.embedding_norm.weight has shape \[7\], not \[32\]",
         ),
     ],
 )
