@@ -167,11 +167,11 @@ def test_verify_manifest_detects_truncated_damaged_longer_and_missing_files(fold
     for data, message in [
         (original[:-1], "is truncated"),
         (flipped, "is damaged"),
-        (original + b"x", "is longer"),
+        (original + b"x", "is too long"),
         (None, "is missing"),
     ]:
         (folder / name).unlink() if data is None else (folder / name).write_bytes(data)
-        with pytest.raises(UserError, match=rf"{folder}/{name} {message}.*make {folder} again"):
+        with pytest.raises(UserError, match=rf"{folder}/{name} {message}.*create {folder} again"):
             verify_manifest(folder)
         (folder / name).write_bytes(original)
     verify_manifest(folder)

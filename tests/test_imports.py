@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "corpus": "errors config artifacts rng processes console tokenization",
     "model": "errors config artifacts rng tensors tokenization.tokenizer tokenization.characters",
     "word_vectors": "errors config artifacts rng metrics tokenization corpus model console",
-    "train": "errors config artifacts tensors device runs",
+    "train": "errors config artifacts console tensors device runs",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",
     "inference": "errors config artifacts tokenization tasks corpus.collate corpus.loader model objectives device",
     "reports": "errors config artifacts rng tokenization corpus",

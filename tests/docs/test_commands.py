@@ -48,7 +48,11 @@ def test_documented_commands_parse(page: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def adds_kind(page: Path, arguments: list[str]) -> bool:
     """Whether a command uses a kind that its page adds to the package."""
-    new = {tag for block in find_blocks(page) for tag in re.findall(r'tag="([\w-]+)"|class (\w+)\(Variant', block.text)}
+    new = {
+        tag
+        for block in find_blocks(page)
+        for tag in re.findall(r'tag="([\w-]+)"|class (\w+)\((?:Variant|BaseMixerConfig)', block.text)
+    }
     kinds = {name.lower() for pair in new for name in pair if name}
     return any(argument.partition("=")[2] in kinds for argument in arguments)
 

@@ -249,7 +249,7 @@ def test_pretrain_phases_use_their_own_length(corpus):
     config = build_model_config(recipe, open_corpus)
     loaders = [build_batches(recipe, open_corpus, np.arange(60), length, config) for length, _ in recipe.phases()]
     with Prefetcher(loaders[0].collator, 0) as prefetcher:
-        get_batch = partial(_get_batch, recipe, loaders, prefetcher)
+        get_batch = partial(_get_batch, recipe, recipe.objective, loaders, prefetcher)
         assert get_batch(3, 0.49).inputs.layout.max_seqlen <= 16 < get_batch(3, 0.51).inputs.layout.max_seqlen <= 64
 
 

@@ -139,12 +139,12 @@ def test_int8_checkpoint_damage_is_detected(folder):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lambda stored: stored.pop("encoder.embedding_norm.weight"), r"missing \['encoder.embedding_norm.weight'\]"),
+        (lambda stored: stored.pop("encoder.embedding_norm.weight"), r"missing keys \['encoder.embedding_norm.weight'\]"),
         (
             lambda stored: stored.pop(f"encoder.word_embeddings.weight{SCALE_SUFFIX}"),
             "encoder.word_embeddings.weight is int8, but has no scale",
         ),
-        (lambda stored: stored.update(more=torch.ones(2)), r"not known \['more'\]"),
+        (lambda stored: stored.update(more=torch.ones(2)), r"unexpected keys \['more'\]"),
         (
             lambda stored: stored.update(
                 {
@@ -179,7 +179,7 @@ def test_int8_weights_without_storage_in_config_are_refused(folder):
     del record["weights"]
     write_json(folder / "config.json", record)
     (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"not known .*encoder.word_embeddings.weight:scale"):
+    with pytest.raises(UserError, match=r"unexpected keys .*encoder.word_embeddings.weight:scale"):
         bertsmith.load(folder)
 
 
