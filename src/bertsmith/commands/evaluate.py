@@ -60,9 +60,7 @@ def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, 
     rows = task.read(resolve_path(recipe.data, "data"))
     examples: list[Any] = list(rows)
     if rows.num_skipped:
-        noun = "row" if rows.num_skipped == 1 else "rows"
-        first = rows.errors[0].split("; ")[0]
-        console.warn(f"{recipe.data}: skipped {rows.num_skipped:,} invalid {noun}; the first: {first}")
+        console.warn(rows.describe_skipped())
     return predictor, evaluate_model(predictor, examples), rows.num_skipped
 
 

@@ -84,7 +84,7 @@ def _read_file(task: TaskConfig, path: str, console: Console) -> list[Any]:
     rows = task.read(resolve_path(path, "data"))
     examples: list[Any] = [example for example in rows if is_labeled(task, example)]
     if rows.num_skipped:
-        console.warn(f"{path}: skipped {rows.num_skipped} invalid rows; the first: {rows.errors[0]}")
+        console.warn(rows.describe_skipped())
     return examples
 
 

@@ -135,6 +135,11 @@ class ExampleReader(Generic[E]):
     def __iter__(self) -> "ExampleReader[E]":
         return self
 
+    def describe_skipped(self) -> str:
+        """How many rows were skipped, and the first one's error without its way out."""
+        noun = "row" if self.num_skipped == 1 else "rows"
+        return f"{self.path}: skipped {self.num_skipped:,} invalid {noun}; the first: {self.errors[0].split('; ')[0]}"
+
     def iter_with_errors(self) -> Iterator[E | BadRow]:
         """Examples and BadRows in file order; raises only if the file is empty."""
         is_empty = True
