@@ -233,6 +233,26 @@ def test_longformer_flash_close_to_float32(config, global_tokens, heads):
 
 
 @pytest.mark.gpu
+def test_longformer_compiled_on_a_gpu_matches_eager():
+    """The fused kernels stay outside of the graph (uncompiled.py), and a second shape is not compiled anew."""
+    config = Longformer(num_attention_heads=4, attention_window=(64,))
+    mixer, compiled = (
+        build_mixer(config, torch.float32).cuda(),
+        torch.compile(build_mixer(config, torch.float32).cuda(), dynamic=True),
+    )
+    for lengths in [(300, 37, 200), (90, 411), (64, 63, 62, 61)]:
+        x = torch.randn(sum(lengths), HIDDEN_SIZE, device="cuda")
+        layout, grads, outs = Layout.from_lengths(lengths).to("cuda"), [], []
+        for module in (mixer, compiled):
+            inputs = x.clone().requires_grad_()
+            with torch.autocast("cuda", torch.bfloat16):
+                outs.append(module(inputs, layout).float())
+            grads.append(torch.autograd.grad(outs[-1].square().sum(), inputs)[0])
+        for eager, graph in (outs, grads):
+            assert (eager - graph).norm() / eager.norm() < 0.02
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(
     "pattern",
     [AttentionPattern(5), AttentionPattern(3, 2), AttentionPattern(6, causal=True), AttentionPattern(2, 3, True)],

@@ -74,7 +74,7 @@ def _dequantize(name: str, matrix: Tensor, scale: Tensor, folder: Path) -> Tenso
             f"{folder} does not match its config.json: {name} is {matrix.dtype} {list(matrix.shape)} with {scale.dtype} scales "
             f"{list(scale.shape)}, not int8 with one scale for each row"
         )
-    return matrix.float() * _broadcast_scale(scale.float(), matrix)
+    return matrix * _broadcast_scale(scale.float(), matrix)  # promoted to float32 in one pass
 
 
 def _broadcast_scale(scale: Tensor, matrix: Tensor) -> Tensor:

@@ -91,7 +91,6 @@ class RnnMixer(Mixer):
         out = self.forward_with_state(x[token_indices], Layout.from_lengths(layout.lengths.cpu()).to(x.device))[0]
         return x.new_zeros(len(x), out.shape[1], dtype=out.dtype).index_copy(0, token_indices, out)
 
-    @torch.compiler.disable
     def forward_with_state(
         self, x: Tensor, layout: Layout, states: list[RnnState | None] | None = None
     ) -> tuple[Tensor, list[RnnState]]:

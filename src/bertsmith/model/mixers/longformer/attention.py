@@ -39,13 +39,16 @@ def longformer_attention(
     """
     use_fused = qkv.dtype in FLASH_DTYPES if qkv.is_cuda else not torch.compiler.is_compiling()
     if use_fused and layout.is_packed and not dropout:
-        return _fused_attention(qkv, global_out, qkv_bias, layout, pattern, cos_sin)
+        if torch.compiler.is_compiling():
+            from .uncompiled import fused_attention as attend  # imports torch._dynamo, which takes a second
+        else:
+            attend = fused_attention
+        return attend(qkv, global_out, qkv_bias, layout, pattern, cos_sin)
     out = _eager_attention(qkv, layout, pattern, dropout, cos_sin)
     return out if global_out is None else out.index_copy(0, layout.global_tokens, global_out.to(out.dtype))
 
 
-@torch.compiler.disable
-def _fused_attention(
+def fused_attention(
     qkv: Tensor,
     global_out: Tensor | None,
     qkv_bias: Tensor | None,
@@ -53,7 +56,7 @@ def _fused_attention(
     pattern: AttentionPattern,
     cos_sin: Tensor | None,
 ) -> Tensor:
-    """With kernels that torch.compile does not trace: on CUDA the graph breaks here."""
+    """With kernels that torch.compile does not trace: on CUDA the graph breaks here (see uncompiled.py)."""
     dilated: DilatedOrder = layout.memoize(pattern, lambda: _build_dilated_order(layout, pattern))
     head_dim, padding = qkv.shape[-1], -qkv.shape[-1] % 8 if qkv.is_cuda else 0
     if padding:  # the kernel needs a multiple of 8; zeros do not change dot products
