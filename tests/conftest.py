@@ -1,60 +1,26 @@
-"""Shared fixtures: a small vocabulary, and generated English and Chinese corpora."""
+"""Shared fixtures: a small vocabulary, generated English and Chinese corpora, and a tiny model."""
 
 import os
 from pathlib import Path
 
 import hypothesis
-import numpy as np
 import pytest
 
 from bertsmith.console import log_to_stderr
+from tests.support.corpora import prepare_test_corpus
+from tests.support.texts import VOCAB, make_chinese_text, make_english_text
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, and their tensors are small
 
+pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in ("cli", "html", "models")))
+
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)  # failures are reproducible
 hypothesis.settings.load_profile("repeatable")
 
-WORDS = """
-the of and to in a is that it was for on are as with his they at be this from have or by one had not but what all were
-when we there can an your which their said if do will each about how up out them then she many some so these would other
-into has more her two like him see time could no make than first been its who now people my made over did down only way
-""".split()  # noqa: SIM905
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CHINESE_CHARS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜金生丽水玉出昆冈"
-VOCAB = [
-    *SPECIAL_TOKENS,
-    *".,!?;:'\"()-",
-    *LETTERS,
-    *(f"##{c}" for c in LETTERS),
-    *[w for w in WORDS if len(w) > 1],
-    *CHINESE_CHARS,
-    "。",
-    "，",
-]
-
-
-def make_english_text(documents: int, seed: int = 0, sentences: int = 12) -> str:
-    """Random English documents: one sentence per line, a blank line between documents."""
-    rng = np.random.default_rng(seed)
-    texts = []
-    for _ in range(documents):
-        lines = [" ".join(rng.choice(WORDS, rng.integers(3, 18))).capitalize() + "." for _ in range(rng.integers(1, sentences))]
-        texts.append("\n".join(lines))
-    return "\n\n".join(texts) + "\n"
-
-
-def make_chinese_text(documents: int, seed: int = 0, sentences: int = 8) -> str:
-    """Random Chinese documents: one sentence per line, a blank line between documents."""
-    rng = np.random.default_rng(seed)
-    texts = []
-    for _ in range(documents):
-        lines = [
-            "".join(rng.choice(list(CHINESE_CHARS), rng.integers(4, 20))) + "。" for _ in range(rng.integers(2, sentences))
-        ]
-        texts.append("\n".join(lines))
-    return "\n\n".join(texts) + "\n"
+TINY_ENCODER = {"num_hidden_layers": 1, "hidden_size": 32, "mixer": {"kind": "attention", "num_attention_heads": 2},
+                "feedforward": {"intermediate_size": 64}, "max_position_embeddings": 64,
+                "hidden_dropout_prob": 0.0, "norm": "pre", "initializer_range": 0.1}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -85,18 +51,21 @@ def chinese(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     """A prepared Chinese corpus with word starts from a segmenter of two-character words."""
     folder = tmp_path_factory.mktemp("chinese")
     (folder / "text.txt").write_text(make_chinese_text(40), encoding="utf-8")
-    return prepare_test_corpus(folder / "text.txt", vocabulary, folder / "corpus", segmenter="tests.conftest:segment_pairs")
+    return prepare_test_corpus(
+        folder / "text.txt", vocabulary, folder / "corpus", segmenter="tests.support.corpora:segment_pairs"
+    )
 
 
-def segment_pairs(text: str) -> list[str]:
-    """A segmenter into words of two characters."""
-    return [text[i : i + 2] for i in range(0, len(text), 2)]
-
-
-def prepare_test_corpus(text: Path, vocabulary: Path, out: Path, **settings: object) -> Path:
-    """Build a corpus folder from a text file; returns its path."""
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
+    """A checkpoint with random weights, large enough to be fine-tuned on an easy task."""
     from bertsmith.config import from_dict
-    from bertsmith.corpus.build import Prepare, build_corpus
+    from bertsmith.model import checkpoint
+    from bertsmith.model.model import ModelConfig, build_model
+    from bertsmith.tokenization.tokenizer import Tokenizer
 
-    values = {"texts": [str(text)], "tokenizer": str(vocabulary), "out": str(out), "workers": 1, **settings}
-    return build_corpus(from_dict(Prepare, values))[0]
+    folder = tmp_path_factory.mktemp("tiny") / "tiny"
+    tokenizer = Tokenizer.load(vocabulary)
+    config = from_dict(ModelConfig, {"encoder": TINY_ENCODER, "vocab_size": len(tokenizer), "heads": {}})
+    checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "pretrain"})
+    return folder

@@ -1,4 +1,4 @@
-"""Import rules: layers without cycles, torch-free modules, and `--help` without torch or numpy."""
+"""Import rules: layers without cycles, torch-free modules, `--help` without torch or numpy, and test files apart."""
 
 import ast
 import subprocess
@@ -205,3 +205,31 @@ def test_imports_of_help_and_usage_errors_are_without_torch_and_numpy():
 def test_imports_of_torch_free_modules_load_no_torch():
     names = loaded_packages("\n".join(f"import bertsmith.{name}" for name in TORCH_FREE_MODULES if name != "__init__"))
     assert "numpy" in names and "torch" not in names
+
+
+def find_test_imports(source: str) -> list[str]:
+    """The modules of `tests` that a test file imports, with dots for relative imports."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            is_package = not module.strip(".") or module in ("tests", "tests.support")
+            found += [f"{module.rstrip('.')}.{alias.name}" for alias in node.names] if is_package else [module]
+        elif isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+    return [name for name in found if name.startswith(("tests", "."))]
+
+
+@pytest.mark.parametrize("source", ["from tests.model.test_rope import a", "from .test_rope import a", "import tests.conftest"])
+def test_imports_between_test_files_are_found(source):
+    assert not all(name.startswith("tests.support.") for name in find_test_imports(source))
+
+
+def test_imports_of_tests_are_from_support_only():
+    """What test files share is in tests/support, fixtures are in conftest.py; golden.py is a program with a test of its own."""
+    folder = Path(__file__).parent
+    assert len(list(folder.rglob("test_*.py"))) > 150
+    for path in folder.rglob("*.py"):
+        shared = ("tests.support.", "tests.golden") if path.name == "test_golden.py" else ("tests.support.",)
+        others = [name for name in find_test_imports(path.read_text(encoding="utf-8")) if not name.startswith(shared)]
+        assert not others, f"{path.relative_to(folder)} imports {', '.join(others)}; move what it shares to tests/support"

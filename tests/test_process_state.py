@@ -13,8 +13,8 @@ import pytest
 
 from bertsmith.processes import Job, WorkerPool, run_jobs
 from bertsmith.tokenization.tables import LineReader, TableRecord, read_records
-from tests.conftest import make_english_text
-from tests.job_functions import write_threads
+from tests.support.job_functions import write_threads
+from tests.support.texts import make_english_text
 
 LONG_TEXT = "word " * 50_000  # csv's default limit of a field is 131,072 characters
 

@@ -6,7 +6,7 @@ import pytest
 
 from bertsmith.errors import Interrupted
 from bertsmith.processes import SHUTDOWN_TIMEOUT, Job, run_jobs
-from tests.job_functions import (
+from tests.support.job_functions import (
     ignore_stop,
     interrupt,
     interrupt_when_exists,

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.conftest import make_english_text
+from tests.support.texts import make_english_text
 
 
 def test_worker_pool_in_a_script_without_main_guard(tmp_path, vocabulary):

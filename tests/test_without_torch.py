@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.commands import STAGES
-from tests.conftest import make_english_text
+from tests.support.texts import make_english_text
 
 BLOCK_TORCH = """
 import sys

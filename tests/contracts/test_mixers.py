@@ -24,7 +24,7 @@ from bertsmith.model.mixers.reformer.chunked import ChunkConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.position_bias import AlibiConfig, T5BiasConfig
-from tests.model.test_rope import rope_by_complex_multiplication
+from tests.support.references import rope_by_complex_multiplication
 
 HIDDEN_SIZE, LENGTHS = 32, (17, 5, 40, 1, 23)
 ATTENTION = [Attention(num_attention_heads=4), Attention(num_attention_heads=4, rope_theta=100.0, bias=False)]

@@ -11,8 +11,8 @@ from bertsmith.cli import main
 from bertsmith.convert.huggingface.hub import _select_files, download
 from bertsmith.errors import UserError
 from bertsmith.hub_names import find_repo_id
-from tests.convert.hub_server import serve_hub
-from tests.parity.huggingface_models import save_random_model
+from tests.support.hub_server import serve_hub
+from tests.support.huggingface_models import save_random_model
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bertsmith.convert.tf_checkpoint.bundle import Bundle
 from bertsmith.convert.tf_checkpoint.crc32c import crc32c, mask_crc
 from bertsmith.errors import UserError
-from tests.convert.tf_checkpoint_writer import (
+from tests.support.tf_checkpoint_writer import (
     bytes_field,
     int_field,
     masked_crc_bitwise,

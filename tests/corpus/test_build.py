@@ -16,8 +16,8 @@ from bertsmith.corpus import build, dedup, store
 from bertsmith.corpus.store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE, Corpus
 from bertsmith.errors import UserError
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import make_chinese_text, make_english_text, prepare_test_corpus
-from tests.corpus.test_chinese_words import train_and_save
+from tests.support.corpora import prepare_test_corpus, train_and_save
+from tests.support.texts import make_chinese_text, make_english_text
 
 ARRAYS = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE)
 
@@ -116,7 +116,7 @@ def test_killed_corpus_build_resumes_to_identical_files(tmp_path, vocabulary):
     uninterrupted = prepare_test_corpus(texts, vocabulary, tmp_path / "whole", drop=["lines"])
     code = (
         "import time; from pathlib import Path; from bertsmith.corpus import build\n"
-        "from tests.conftest import prepare_test_corpus\n"
+        "from tests.support.corpora import prepare_test_corpus\n"
         "build.BLOCK_CHARS = 4000; build._CorpusWriter.JOURNAL_INTERVAL = 3; write = build._CorpusWriter.write_block\n"
         "build._CorpusWriter.write_block = lambda self, block: (write(self, block), time.sleep(0.005))\n"
         f"prepare_test_corpus(Path({str(texts)!r}), Path({str(vocabulary)!r}), Path({str(tmp_path / 'out')!r}), "
@@ -219,7 +219,9 @@ def test_segmenter_marks_chinese_words_without_changing_token_ids(tmp_path, voca
     unmarked = Corpus.open(prepare_test_corpus(texts, vocabulary, tmp_path / "plain"))
     for drop in ([], ["lines"]):
         out = tmp_path / f"marked{len(drop)}"
-        marked = Corpus.open(prepare_test_corpus(texts, vocabulary, out, segmenter="tests.conftest:segment_pairs", drop=drop))
+        marked = Corpus.open(
+            prepare_test_corpus(texts, vocabulary, out, segmenter="tests.support.corpora:segment_pairs", drop=drop)
+        )
         if not drop:
             assert np.array_equal(unmarked.tokens, marked.tokens)
         starts = marked.is_word_start(np.arange(len(marked.tokens)))

@@ -9,10 +9,9 @@ from bertsmith.corpus import build
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
 from bertsmith.tokenization import fast_encode
-from bertsmith.tokenization.pipeline import WordSplitter, assemble_tokenizer
-from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from bertsmith.tokenization.trainers import build_model, train_vocabulary
-from tests.conftest import VOCAB, make_chinese_text, make_english_text, prepare_test_corpus
+from bertsmith.tokenization.tokenizer import Tokenizer
+from tests.support.corpora import prepare_test_corpus, train_and_save
+from tests.support.texts import VOCAB, make_chinese_text, make_english_text
 
 spaced_kinds = pytest.mark.parametrize("kind", ["byte", "byte-bpe", "unigram"])
 TEXT = "天地玄黄 the people,宇宙洪 made  this荒\nway 日月盈昃\n\n辰宿列张龘\nof寒来 。\n"  # two documents, four sentences
@@ -22,15 +21,6 @@ SEGMENTER = "tests.corpus.test_chinese_words:segment"
 def segment(text):
     """A segmenter: words of letters, Chinese words of two characters, all other characters alone."""
     return re.findall(r"[a-z]+|[\u4e00-\u9fff]{1,2}|.", text)
-
-
-def train_and_save(folder, kind, text, size=320):
-    counts: dict[str, int] = {}
-    for word in WordSplitter(kind, True)(text):
-        counts[word] = counts.get(word, 0) + 1
-    vocabulary = train_vocabulary(kind, counts.items(), size, special_tokens=SPECIAL_TOKENS)
-    Tokenizer(assemble_tokenizer(kind, build_model(vocabulary), True)).save(folder)
-    return folder / "tokenizer.json"
 
 
 def build_corpus(folder, kind, text, **settings):

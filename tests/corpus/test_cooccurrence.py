@@ -13,7 +13,8 @@ from bertsmith.corpus.cooccurrence import count_cooccurrences
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from tests.conftest import make_english_text, prepare_test_corpus
+from tests.support.corpora import prepare_test_corpus
+from tests.support.texts import make_english_text
 
 TOKENIZER = Tokenizer.from_vocab([*SPECIAL_TOKENS, *"abcdefgh"])
 document_lists = st.lists(

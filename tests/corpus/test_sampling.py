@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertsmith.corpus.sampling import DocSentences, FullSentences, NextSentence, SentenceOrder, Windows
-from tests.corpus.test_sentence_pairs import make_corpus
+from tests.support.corpora import make_corpus
 
 SAMPLERS = [Windows(), DocSentences(), FullSentences(), NextSentence(), SentenceOrder()]
 

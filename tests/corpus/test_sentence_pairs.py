@@ -10,15 +10,7 @@ from bertsmith.corpus.sampling.sentence_pairs import MAX_SECTION_SENTENCES, trun
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
 from bertsmith.rng import randint, random_bits, uniform
-
-
-def make_corpus(num_documents, seed=0, max_tokens=40, max_sentences=30):
-    rng = np.random.default_rng(seed)
-    sentences_per_document = rng.integers(1, max_sentences, num_documents)
-    sentence_lengths = rng.integers(1, max_tokens, sentences_per_document.sum())
-    tokens = np.arange(sentence_lengths.sum())  # each token is its own position
-    offsets = np.append(0, sentence_lengths.cumsum()), np.append(0, sentences_per_document.cumsum())
-    return Corpus(Path("made"), tokens, *offsets, None, {})
+from tests.support.corpora import make_corpus
 
 
 def brute_force_pairs(corpus, max_length, seed, epoch, style):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.diagnostics.builders import generate_text, prepare_corpus, run_pretraining
+from tests.support.diagnostics import generate_text, prepare_corpus, run_pretraining
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from bertsmith.corpus.build import Prepare, build_corpus
 from bertsmith.corpus.store import Corpus
 from bertsmith.diagnostics.corpus_checks import compute_fertility
 from bertsmith.errors import UserError
-from tests.conftest import CHINESE_CHARS, LETTERS, make_chinese_text
-from tests.diagnostics.builders import WORDS, doctor_findings, doctor_problems, generate_text, prepare_corpus, write_vocab
+from tests.support.diagnostics import WORDS, doctor_findings, doctor_problems, generate_text, prepare_corpus, write_vocab
+from tests.support.texts import CHINESE_CHARS, LETTERS, make_chinese_text
 
 
 def test_healthy_corpus_has_no_findings(corpus_folder):

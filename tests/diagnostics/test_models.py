@@ -13,7 +13,7 @@ from bertsmith.diagnostics.model_checks import compute_cosine_distances, find_de
 from bertsmith.diagnostics.probe import build_probe
 from bertsmith.model import checkpoint
 from bertsmith.objectives.base import to_inputs
-from tests.diagnostics.builders import doctor_findings, doctor_problems, run_pretraining
+from tests.support.diagnostics import doctor_findings, doctor_problems, run_pretraining
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from bertsmith.diagnostics import run_log
 from bertsmith.errors import UserError
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
-from tests.diagnostics.builders import (
+from tests.support.diagnostics import (
     WORDS,
     doctor_findings,
     doctor_problems,

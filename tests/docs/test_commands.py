@@ -12,8 +12,7 @@ from bertsmith.config import from_user, iter_keys
 from bertsmith.errors import UserError
 from bertsmith.recipes import read_values
 from bertsmith.schema import load_stage_schema
-
-from .pages import (
+from tests.support.doc_pages import (
     ROOT,
     SHELL,
     find_blocks,

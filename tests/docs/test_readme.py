@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from .pages import ROOT, find_blocks, find_commands, find_links, read_page
+from tests.support.doc_pages import ROOT, find_blocks, find_commands, find_links, read_page
 
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh.md"
 MAX_LINES = 150

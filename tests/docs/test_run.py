@@ -22,9 +22,8 @@ import pytest
 
 import bertsmith
 from bertsmith import cli
-
-from .pages import ROOT, SHELL, Block, find_blocks, find_run_pages
-from .sample_data import write_hugging_face_folder, write_sample_data
+from tests.support.doc_pages import ROOT, SHELL, Block, find_blocks, find_run_pages
+from tests.support.sample_data import write_hugging_face_folder, write_sample_data
 
 pytestmark = [pytest.mark.docs]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bertsmith.tasks import QuestionAnswering, TextClassification
-from tests.conftest import WORDS
-from tests.journeys.test_finetuning import squad_paragraph, write_jsonl
-from tests.journeys.test_pretraining import run_cli_json
+from tests.support.cli import run_cli_json
+from tests.support.rows import squad_paragraph, write_jsonl
+from tests.support.texts import WORDS
 
 FAST = ["max_length=32", "train.batch_tokens=512", "train.learning_rate=1e-3"]
 

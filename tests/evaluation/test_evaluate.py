@@ -13,7 +13,7 @@ from bertsmith.evaluation.evaluate import evaluate_model, is_labeled
 from bertsmith.tasks import QuestionAnswering, TextClassification, TokenClassification
 from bertsmith.tasks.base import EncodedExamples
 from bertsmith.tasks.classification import ClassificationExample
-from tests.evaluation.builders import make_classification, make_multi_label, make_tagging
+from tests.support.evaluation import make_classification, make_multi_label, make_tagging
 
 
 class FixedScoresPredictor:

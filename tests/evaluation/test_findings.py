@@ -26,7 +26,7 @@ from bertsmith.tasks import TextClassification, TokenClassification
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.token_classification import TokenClassificationPrediction
-from tests.evaluation.builders import (
+from tests.support.evaluation import (
     MAKE_EVALUATION,
     degrade,
     evaluation_from_logits,

@@ -20,7 +20,7 @@ from bertsmith.tasks import TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.scorers.conlleval import entity_scores
 from bertsmith.tasks.token_classification import TokenClassificationPrediction
-from tests.evaluation.builders import (
+from tests.support.evaluation import (
     MAKE_EVALUATION,
     evaluation_from_predictions,
     make_question_answering,

@@ -7,7 +7,7 @@ from bertsmith.evaluation.slices import MIN_EXAMPLES, Slice, compute_slices, fin
 from bertsmith.metrics.intervals import ConfidenceInterval
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.evaluation.builders import MAKE_EVALUATION, evaluation_from_logits, make_classification
+from tests.support.evaluation import MAKE_EVALUATION, evaluation_from_logits, make_classification
 
 
 @pytest.fixture(scope="module")

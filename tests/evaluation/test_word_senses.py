@@ -1,8 +1,5 @@
 """Word senses: classifiers match loops over all pairs, and words are located in any script."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +13,8 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.rows import write_coarse_wsd
+from tests.support.texts import VOCAB
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -145,19 +143,6 @@ def test_read_occurrences_passes_bad_rows_to_callback(tmp_path):
     path.write_text("text\na river\n")
     with pytest.raises(UserError, match="has no valid rows"):
         read_occurrences(path, "bank", errors.append)
-
-
-def write_coarse_wsd(folder: Path, word: str = "bank") -> Path:
-    """A folder in the layout of CoarseWSD-20."""
-    (folder / word).mkdir(parents=True)
-    for name, lines in (
-        ("train", [("1", "the bank was in time", "0"), ("2", "up the bank", "1")]),
-        ("test", [("0", "bank", "1")]),
-    ):
-        (folder / word / f"{name}.data.txt").write_text("".join(f"{position}\t{text}\n" for position, text, _ in lines))
-        (folder / word / f"{name}.gold.txt").write_text("".join(f"{sense}\n" for _, _, sense in lines))
-    (folder / word / "classes_map.txt").write_text(json.dumps({"0": f"{word}_{word}", "1": f"{word}_{word}_(geography)"}))
-    return folder
 
 
 def test_read_occurrences_of_coarse_wsd_folder(tmp_path):

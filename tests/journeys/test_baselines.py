@@ -7,9 +7,9 @@ import pytest
 
 import bertsmith
 from bertsmith.tensors import load_tensors
-from tests.conftest import WORDS
-from tests.journeys.test_finetuning import CASES, NAMES, PLACES, classification_row, random_words, squad_paragraph, write_jsonl
-from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
+from tests.support.cli import run_cli, run_cli_error, run_cli_json
+from tests.support.rows import CASES, NAMES, PLACES, classification_row, random_words, squad_paragraph, write_jsonl
+from tests.support.texts import WORDS
 
 FAST_TRAINING = [
     "model.hidden_size=48",

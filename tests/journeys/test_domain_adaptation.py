@@ -16,8 +16,8 @@ from bertsmith.model.model import ModelConfig
 from bertsmith.model.surgery import resize_token_embeddings
 from bertsmith.tokenization.extend import map_to_parent_ids
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import CHINESE_CHARS, WORDS
-from tests.journeys.test_pretraining import SMALL, run_cli, run_cli_error, run_cli_json
+from tests.support.cli import SMALL, run_cli, run_cli_error, run_cli_json
+from tests.support.texts import CHINESE_CHARS, WORDS
 
 ROOT = Path(__file__).parents[2]
 COMMON_SETTINGS = [word for word in SMALL if not word.startswith("model")]

@@ -7,8 +7,8 @@ import pytest
 
 import bertsmith
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
-from tests.journeys.test_pretraining import SMALL, kill_cli_when_exists, run_cli, run_cli_json
+from tests.support.cli import FAST, SMALL, kill_cli_when_exists, run_cli, run_cli_json
+from tests.support.rows import classification_row, write_jsonl
 
 ELECTRA = ["objective=rtd", "objective.generator_size=0.5", "model.embedding_size=16", "model.pooler_act=gelu",
            "train.steps=40", "train.save_every=10"]  # fmt: skip

@@ -7,9 +7,9 @@ import pytest
 
 import bertsmith
 from bertsmith.tensors import load_tensors
-from tests.conftest import make_english_text
-from tests.journeys.test_finetuning import random_words, write_jsonl
-from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
+from tests.support.cli import run_cli, run_cli_error, run_cli_json
+from tests.support.rows import random_words, write_jsonl
+from tests.support.texts import make_english_text
 
 SMALL = [
     "model.hidden_size=64", "model.mixer.cell_size=48", "model.embeddings.filters=[[1,64],[2,64]]", "max_length=32",

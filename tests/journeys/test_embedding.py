@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import bertsmith
-from tests.conftest import WORDS
-from tests.journeys.test_finetuning import bert, write_jsonl  # noqa: F401
-from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
+from tests.support.cli import run_cli, run_cli_error, run_cli_json
+from tests.support.rows import write_jsonl
+from tests.support.texts import WORDS
 
 FAST = ["max_length=32", "train.batch_tokens=600", "train.learning_rate=2e-3", "train.log_every=50", "train.epochs=4"]
 TOPICS = [WORDS[at : at + 8] for at in range(16, 80, 8)]
@@ -52,7 +52,7 @@ TRAINING_DATA = {
 
 
 @pytest.mark.parametrize("data", TRAINING_DATA)
-def test_embedding_training_evaluation_and_search(bert, tmp_path, data):  # noqa: F811
+def test_embedding_training_evaluation_and_search(bert, tmp_path, data):
     make_rows, min_spearman = TRAINING_DATA[data]
     train, dev = write_jsonl(tmp_path / "train.jsonl", make_rows()), write_jsonl(tmp_path / "dev.jsonl", scored_pairs(200, 9))
     args = ["finetune", "task=similar", f"model={bert}", f"data.train={train}", f"data.dev={dev}", *FAST]
@@ -82,7 +82,7 @@ def test_embedding_training_evaluation_and_search(bert, tmp_path, data):  # noqa
     assert precision > 3 / len(TOPICS)  # chance is one of eight
 
 
-def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
+def test_embedding_from_single_texts_with_dropout(bert, tmp_path):
     """SimCSE: embeddings of different texts spread out, and a text is nearest to itself in its batch."""
     rng = np.random.default_rng(0)
     lines = [sentence(rng, number % len(TOPICS)) for number in range(400)]
@@ -106,7 +106,7 @@ def test_embedding_from_single_texts_with_dropout(bert, tmp_path):  # noqa: F811
     assert any(row.get("accuracy", 0) > 0.9 for row in log)
 
 
-def test_embedding_rejects_invalid_requests(bert, tmp_path):  # noqa: F811
+def test_embedding_rejects_invalid_requests(bert, tmp_path):
     (tmp_path / "some.txt").write_text("the way\n", encoding="utf-8")
     data = f"data={tmp_path / 'some.txt'}"
     assert "give out=vectors.npy" in run_cli_error("embed", f"model={bert}", data)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import bertsmith
-from tests.journeys.test_pretraining import run_cli_json
+from tests.support.cli import run_cli_json
 
 ROOT = Path(__file__).parents[2]
 TINY = """

@@ -6,69 +6,8 @@ import numpy as np
 import pytest
 
 import bertsmith
-from tests.conftest import WORDS
-from tests.journeys.test_pretraining import SMALL, run_cli, run_cli_error, run_cli_json
-
-FAST = ["max_length=32", "train.batch_tokens=512", "train.learning_rate=3e-3", "train.log_every=50"]
-NAMES, PLACES = ["john", "mary", "peter", "anna"], ["paris", "london", "rome", "berlin"]
-
-
-@pytest.fixture(scope="module")
-def bert(corpus, tmp_path_factory):
-    """A barely pretrained model; the tasks here are easy."""
-    out = tmp_path_factory.mktemp("bert") / "bert"
-    words = [word for word in SMALL if "max_position_embeddings" not in word]
-    run_cli(
-        "pretrain", f"corpus={corpus}", f"out={out}", *words, "model.initializer_range=0.1", "model.norm=pre", "train.steps=5"
-    )
-    return out
-
-
-def random_words(rng, size=6):
-    return list(rng.choice(WORDS, size))
-
-
-def write_jsonl(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def classification_row(rng):
-    is_good = bool(rng.integers(2))
-    words = [*random_words(rng), "people" if is_good else "water"]
-    return {"text": " ".join(rng.permutation(words)), "label": "good" if is_good else "bad"}
-
-
-def regression_row(rng):
-    row = classification_row(rng)
-    return {"text": row["text"], "label": 2.0 * (row["label"] == "good") + float(rng.random()) / 4}
-
-
-def multiple_choice_row(rng):
-    right, options = int(rng.integers(3)), [" ".join(random_words(rng, 3)) for _ in range(3)]
-    options[right] += " people"
-    return {"context": " ".join(random_words(rng)), "options": options, "label": right}
-
-
-def tagging_row(rng):
-    tokens = random_words(rng)
-    tags = ["O"] * len(tokens)
-    for words, tag in ((NAMES, "B-PER"), (PLACES, "B-LOC")):
-        position = int(rng.integers(len(tokens)))
-        tokens[position], tags[position] = str(rng.choice(words)), tag
-    return {"tokens": [str(token) for token in tokens], "tags": tags}
-
-
-def squad_paragraph(rng, number):
-    words = [word for word in random_words(rng, 10) if word != "water"]
-    words.insert(int(rng.integers(len(words))), "water")
-    context = " ".join(words)
-    gold_answer = {"text": "water", "answer_start": context.index("water")}
-    return {"context": context, "qas": [{"id": str(number), "question": "what is made", "answers": [gold_answer]}]}
-
-
-CASES = {"classify": (classification_row, "accuracy"), "choose": (multiple_choice_row, "accuracy"), "tag": (tagging_row, "f1")}
-CASES["regress"] = regression_row, "pearson"
+from tests.support.cli import FAST, run_cli, run_cli_error, run_cli_json
+from tests.support.rows import CASES, classification_row, random_words, squad_paragraph, write_jsonl
 
 
 @pytest.mark.parametrize("kind", CASES)

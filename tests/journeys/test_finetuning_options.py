@@ -7,8 +7,15 @@ import pytest
 
 import bertsmith
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, bert, classification_row, tagging_row, write_jsonl  # noqa: F401
-from tests.journeys.test_pretraining import ROOT, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
+from tests.support.cli import (
+    FAST,
+    ROOT,
+    kill_cli_when_exists,
+    run_cli,
+    run_cli_error,
+    run_cli_json,
+)
+from tests.support.rows import classification_row, tagging_row, write_jsonl
 
 OPTIONS = {
     "features": ["recipes/features.toml", "features.last=2", "train.learning_rate=2e-2"],
@@ -36,7 +43,7 @@ def finetune_args(kind, model, folder, make_row, *extra):
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_finetuning_option_learns_and_predicts(bert, tmp_path, option):  # noqa: F811
+def test_finetuning_option_learns_and_predicts(bert, tmp_path, option):
     kind, make_row, metric = (
         ("tag", tagging_row, "f1") if option in ("lstm", "mix") else ("classify", classification_row, "accuracy")
     )
@@ -52,7 +59,7 @@ def test_finetuning_option_learns_and_predicts(bert, tmp_path, option):  # noqa:
     ("option", "frozen_parts"),
     [("features", ("word_embeddings", "layers.0", "layers.1")), ("top", ("word_embeddings", "layers.0"))],
 )
-def test_finetuning_keeps_frozen_weights(bert, tmp_path, option, frozen_parts):  # noqa: F811
+def test_finetuning_keeps_frozen_weights(bert, tmp_path, option, frozen_parts):
     run_cli_json("finetune", *finetune_args("classify", bert, tmp_path, classification_row, *OPTIONS[option], "train.epochs=1"))
     before, after = load_tensors(bert / "model.safetensors"), load_tensors(tmp_path / "out" / "model.safetensors")
     unchanged = {name for name in before.keys() & after.keys() if (before[name] == after[name]).all()}
@@ -61,7 +68,7 @@ def test_finetuning_keeps_frozen_weights(bert, tmp_path, option, frozen_parts): 
     assert "encoder.pooler.weight" not in unchanged or option == "features"
 
 
-def test_finetuning_overrides_dropout(bert, tmp_path):  # noqa: F811
+def test_finetuning_overrides_dropout(bert, tmp_path):
     args = finetune_args("classify", bert, tmp_path, classification_row, "train.steps=2", "hidden_dropout_prob=0.5")
     losses = [
         run_cli_json("finetune", *args)["loss"],
@@ -71,7 +78,7 @@ def test_finetuning_overrides_dropout(bert, tmp_path):  # noqa: F811
     assert json.loads((tmp_path / "out/config.json").read_text())["model"]["encoder"]["hidden_dropout_prob"] == 0.5
 
 
-def test_finetuning_seeds_report_mean_deviation_and_best(bert, tmp_path):  # noqa: F811
+def test_finetuning_seeds_report_mean_deviation_and_best(bert, tmp_path):
     args = finetune_args(
         "classify", bert, tmp_path, classification_row, "recipes/seeds.toml", "train.epochs=1", "seeds=[0,1,2]"
     )
@@ -89,7 +96,7 @@ def test_finetuning_seeds_report_mean_deviation_and_best(bert, tmp_path):  # noq
     assert single_result["dev"] == result["dev"]  # a seed among several gives the same result as alone
 
 
-def test_finetuning_seeds_resume_after_kill(bert, tmp_path):  # noqa: F811
+def test_finetuning_seeds_resume_after_kill(bert, tmp_path):
     args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=1", "seeds=[0,1]", "train.save_every=2")
     kill_cli_when_exists("finetune", *args, until=tmp_path / "out/seeds/seed-1/state/step-2")
     result = run_cli_json("finetune", *args)
@@ -99,7 +106,7 @@ def test_finetuning_seeds_resume_after_kill(bert, tmp_path):  # noqa: F811
     assert weights[0] == weights[1]
 
 
-def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
+def test_early_stopping_keeps_the_best_weights(bert, tmp_path):
     args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=60", "train.early_stopping_patience=2")
     result = run_cli_json("finetune", *args)
     assert result["dev"]["accuracy"] > 0.9
@@ -124,12 +131,12 @@ def test_early_stopping_keeps_the_best_weights(bert, tmp_path):  # noqa: F811
         (["seeds=[1,2]", "data.dev="], "set data.dev"),
     ],
 )
-def test_finetuning_rejects_invalid_options(bert, tmp_path, settings, message):  # noqa: F811
+def test_finetuning_rejects_invalid_options(bert, tmp_path, settings, message):
     args = finetune_args("classify", bert, tmp_path, classification_row, "train.epochs=1", *settings)
     assert message in run_cli_error("finetune", *args)
 
 
-def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # noqa: F811
+def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):
     """The decisive word is far beyond max_length: truncation loses it."""
 
     def long_row(rng):
@@ -185,7 +192,7 @@ def test_finetuning_long_documents_hierarchical_and_windows(bert, tmp_path):  # 
         ("classify", {"text": "a b", "label": "good"}, ["metric_for_best_model=accuracy"], "has no effect without seeds"),
     ],
 )
-def test_finetuning_rejects_bad_data_before_training(bert, tmp_path, kind, row, settings, message):  # noqa: F811
+def test_finetuning_rejects_bad_data_before_training(bert, tmp_path, kind, row, settings, message):
     make_row = {"classify": classification_row, "tag": tagging_row}.get(
         kind, lambda rng: row | ({"score": int(rng.integers(5))} if "score" in row else {})
     )
@@ -194,7 +201,7 @@ def test_finetuning_rejects_bad_data_before_training(bert, tmp_path, kind, row, 
     assert message in run_cli_error("finetune", *args)
 
 
-def test_finetuning_run_identity_ignores_paths_but_not_eval_every(bert, tmp_path):  # noqa: F811
+def test_finetuning_run_identity_ignores_paths_but_not_eval_every(bert, tmp_path):
     args = finetune_args(
         "classify", bert, tmp_path, classification_row, "train.steps=4", "train.early_stopping_patience=1", "train.eval_every=2"
     )
@@ -206,7 +213,7 @@ def test_finetuning_run_identity_ignores_paths_but_not_eval_every(bert, tmp_path
     assert "another recipe" in run_cli_error("finetune", *moved_args, "train.eval_every=1")
 
 
-def test_finetuning_seeds_after_error_and_with_rare_entity_type(bert, tmp_path):  # noqa: F811
+def test_finetuning_seeds_after_error_and_with_rare_entity_type(bert, tmp_path):
     """The training file has a tag that is not in the dev file: metrics of seeds that do and do not predict it are combined."""
 
     def rare_row(rng):

@@ -11,8 +11,9 @@ import bertsmith
 from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.conftest import WORDS, prepare_test_corpus
-from tests.journeys.test_pretraining import run_cli, run_cli_json
+from tests.support.cli import run_cli, run_cli_json
+from tests.support.corpora import prepare_test_corpus
+from tests.support.texts import WORDS
 
 SMALL = """
 model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2

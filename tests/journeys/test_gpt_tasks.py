@@ -20,10 +20,10 @@ from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.multiple_choice import MultipleChoiceExample
 from bertsmith.tasks.regression import RegressionExample
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
-from tests.journeys.test_finetuning import CASES, FAST, classification_row, random_words, squad_paragraph, write_jsonl
-from tests.journeys.test_pretraining import run_cli, run_cli_error, run_cli_json
-from tests.objectives.test_clm import TINY
+from tests.support.cli import FAST, run_cli, run_cli_error, run_cli_json
+from tests.support.models import CAUSAL_ENCODER
+from tests.support.rows import CASES, classification_row, random_words, squad_paragraph, write_jsonl
+from tests.support.texts import VOCAB
 
 SMALL = """
 model=gpt2 model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2
@@ -120,7 +120,7 @@ def build_task_model(task, tokenizer):
         "task": SequenceHeadConfig(outputs=task.num_outputs, dropout=0.0),
         "lm": LMHeadConfig(transform=False, bias=False),
     }
-    return build_model(ModelConfig(encoder=TINY, vocab_size=len(tokenizer), heads=heads), 3).eval()
+    return build_model(ModelConfig(encoder=CAUSAL_ENCODER, vocab_size=len(tokenizer), heads=heads), 3).eval()
 
 
 def test_gpt_encoding_of_texts_and_pairs(tokenizer):

@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
-from tests.journeys.test_pretraining import (
-    SMALL,
-    check_trained_model,
-    kill_cli_when_exists,
-    run_cli,
-    run_cli_error,
-    run_cli_json,
-)
+from tests.support.cli import FAST, SMALL, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
+from tests.support.models import check_trained_model
+from tests.support.rows import classification_row, write_jsonl
 
 MODERN = """
 model.norm=pre model.norm_bias=false model.position_embedding_type=none model.mixer.rope_theta=1000 model.mixer.bias=false

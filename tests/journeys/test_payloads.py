@@ -8,9 +8,16 @@ import pytest
 import bertsmith
 from bertsmith import recipes
 from bertsmith.commands import load_stage
-from tests.conftest import WORDS
-from tests.journeys.test_finetuning import FAST, bert, write_jsonl  # noqa: F401
-from tests.journeys.test_pretraining import ROOT, SMALL, run_cli, run_cli_error, run_cli_json
+from tests.support.cli import (
+    FAST,
+    ROOT,
+    SMALL,
+    run_cli,
+    run_cli_error,
+    run_cli_json,
+)
+from tests.support.rows import write_jsonl
+from tests.support.texts import WORDS
 
 COLUMNS = ("label", "direction", "payload_hex")
 
@@ -90,7 +97,7 @@ def test_payload_new_embeddings_are_the_mean_of_known_bytes(bytes_model, tmp_pat
     assert new[len(old) :].allclose(old[before.tokenizer.non_special_ids].mean(0).expand(3, -1), atol=1e-6)
 
 
-def test_payload_hex_and_text_models_reject_each_other(bytes_model, bert, tmp_path):  # noqa: F811
+def test_payload_hex_and_text_models_reject_each_other(bytes_model, bert, tmp_path):
     rows = [{"text": "the people", "label": "a"}, {"text": "of time", "label": "b"}]
     train = write_jsonl(tmp_path / "train.jsonl", rows)
     args = ["finetune", "task=classify", f"data.train={train}", f"out={tmp_path / 'out'}", *FAST]
@@ -107,7 +114,7 @@ def same_ending_row(seed, size=40):
 
 
 @pytest.mark.parametrize("pair", ["cross", "joint"])
-def test_cross_attention_pairs_have_max_length_per_text(bert, tmp_path, pair):  # noqa: F811
+def test_cross_attention_pairs_have_max_length_per_text(bert, tmp_path, pair):
     train, dev = (write_jsonl(tmp_path / f"{n}.jsonl", [same_ending_row(seed + n) for seed in range(n)]) for n in (400, 80))
     args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST, "max_length=48"]
     result = run_cli_json("finetune", "task=classify", f"task.pair={pair}", *args, "train.epochs=8", "train.batch_tokens=1024")
@@ -116,7 +123,7 @@ def test_cross_attention_pairs_have_max_length_per_text(bert, tmp_path, pair):  
     assert evaluation["scores"]["accuracy"] == pytest.approx(result["dev"]["accuracy"])
 
 
-def test_cross_attention_regression_keeps_pair_config(bert, tmp_path):  # noqa: F811
+def test_cross_attention_regression_keeps_pair_config(bert, tmp_path):
     rows = [dict(row, label=float(row["label"] == "same")) for row in (same_ending_row(seed, 8) for seed in range(300))]
     train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:240]), write_jsonl(tmp_path / "dev.jsonl", rows[240:])
     args = [f"model={bert}", f"data.train={train}", f"data.dev={dev}", f"out={tmp_path / 'out'}", *FAST, "train.epochs=10"]
@@ -132,7 +139,7 @@ def test_cross_attention_regression_keeps_pair_config(bert, tmp_path):  # noqa: 
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 60
 
 
-def test_cross_attention_rejects_unsupported_options(bert, tmp_path):  # noqa: F811
+def test_cross_attention_rejects_unsupported_options(bert, tmp_path):
     train = write_jsonl(tmp_path / "train.jsonl", [{"text": "the", "label": "a"}, {"text": "of", "label": "b"}])
     args = ["finetune", "task=classify", "task.pair=cross", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}"]
     assert "line 1 has no text_b" in run_cli_error(*args, *FAST)

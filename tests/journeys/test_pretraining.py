@@ -1,34 +1,21 @@
 """Pre-training by the command line, from text to a filled mask; resumed bit for bit after a kill; bad input."""
 
-import io
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import bertsmith
-from bertsmith.cli import main
 from bertsmith.console import Console
 from bertsmith.errors import UserError
 from bertsmith.runs import Run
-from bertsmith.tensors import load_tensors
 from bertsmith.train.setup import prepare
-from tests.conftest import make_chinese_text, make_english_text
+from tests.support.cli import ROOT, SMALL, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
+from tests.support.texts import make_chinese_text, make_english_text
 
-ROOT = Path(__file__).parents[2]
-SMALL = """
-model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64
-model.max_position_embeddings=64 max_length=64
-train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 eval_tokens=2048 validation_split=0.1
-""".split()  # noqa: SIM905
 SETTINGS = """
 train.optimizer=lamb,train.learning_rate=2e-2 train.optimizer=bert-adam train.lr_scheduler_type=warmup_stable_decay
 train.lr_scheduler_type=cosine model.norm=pre train.gradient_checkpointing=true train.precision=bf16
@@ -36,35 +23,6 @@ objective=mlm-sop objective=mlm objective.masking=span
 objective.masking=ngram objective.dupe_factor=2 model.mixer.attention_dropout=0.1 objective=mlm,objective.packing=full-sentences
 objective=mlm,objective.packing=doc-sentences objective.style=google
 """.split()  # noqa: SIM905
-
-
-class CliOutput(NamedTuple):
-    stdout: str
-    stderr: str
-
-
-def run_cli(*words, code=0):
-    """Run the command line in this process (importing torch in a new one takes longer than most tests)."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        assert main([str(word) for word in words]) == code, err.getvalue()
-    return CliOutput(out.getvalue(), err.getvalue())
-
-
-def run_cli_json(*words):
-    """The JSON that a command prints with --json."""
-    return json.loads(run_cli(*words, "--json").stdout.splitlines()[-1])
-
-
-def check_trained_model(out, result):
-    """Check that 40 steps lowered the loss and that masks are filled deterministically; returns the names of its weights."""
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert (result["step"], result["skipped_steps"]) == (40, 0)
-    assert result["valid_mlm_loss"] < rows[0]["mlm_loss"] - 0.3
-    guesses = bertsmith.load(out).fill("the [MASK] of [MASK]")
-    assert [len(guess) for guess in guesses] == [5, 5]
-    assert guesses == bertsmith.load(out).fill("the [MASK] of [MASK]")
-    return set(load_tensors(out / "model.safetensors"))
 
 
 @pytest.mark.parametrize(("language", "text"), [("en", make_english_text(80)), ("zh", make_chinese_text(80))])
@@ -102,19 +60,6 @@ def kill_pretrain(corpus, out, step, *more):
     """Start `pretrain` and kill it (SIGKILL) when the checkpoint of step `at` is written."""
     arguments = [f"corpus={corpus}", f"out={out}", *SMALL, "train.steps=60", "train.save_every=10", *more]
     kill_cli_when_exists("pretrain", *arguments, until=out / "state" / f"step-{step}")
-
-
-def kill_cli_when_exists(*words, until):
-    """Run a command in a process of its own, and kill it when the path `until` exists."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bertsmith", *words], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    deadline = time.monotonic() + 120
-    while not until.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert process.poll() is None, "it ended before it could be killed"
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -282,13 +227,6 @@ def test_gradient_checkpointing_does_not_change_weights(corpus, uninterrupted, t
 
 
 # Bad input: one line on stderr, exit code 2, nothing deleted.
-
-
-def run_cli_error(*words):
-    """The one-line error message of a command that fails with exit code 2."""
-    output = run_cli(*words, code=2)
-    assert output.stderr.count("\n") == 1, output.stderr
-    return output.stderr
 
 
 def test_pretrain_rejects_bad_settings_before_any_work(corpus, tmp_path):

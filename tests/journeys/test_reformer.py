@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from bertsmith.tensors import load_tensors
-from tests.journeys.test_finetuning import FAST, classification_row, write_jsonl
-from tests.journeys.test_pretraining import check_trained_model, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
+from tests.support.cli import FAST, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
+from tests.support.models import check_trained_model
+from tests.support.rows import classification_row, write_jsonl
 
 SMALL = """
 model=reformer-mini model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2 model.mixer.num_buckets=4

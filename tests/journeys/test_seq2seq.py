@@ -9,7 +9,7 @@ import bertsmith
 from bertsmith import recipes
 from bertsmith.errors import UserError
 from bertsmith.finetuning.recipe import FinetuneRecipe
-from tests.journeys.test_pretraining import ROOT, SMALL, run_cli, run_cli_error, run_cli_json
+from tests.support.cli import ROOT, SMALL, run_cli, run_cli_error, run_cli_json
 
 LETTERS = list("abcde")
 FAST = [

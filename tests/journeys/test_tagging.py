@@ -8,9 +8,12 @@ import pytest
 
 import bertsmith
 from bertsmith.tasks.scorers.conlleval import get_entities
-from tests.conftest import WORDS
-from tests.journeys.test_finetuning import FAST, bert  # noqa: F401
-from tests.journeys.test_pretraining import run_cli, run_cli_json
+from tests.support.cli import (
+    FAST,
+    run_cli,
+    run_cli_json,
+)
+from tests.support.texts import WORDS
 
 PLAIN = [word for word in WORDS if word not in ("people", "water", "one", "two")]
 
@@ -35,7 +38,7 @@ def files(tmp_path_factory):
     return [f"data.train={folder / 'train.txt'}", f"data.dev={folder / 'dev.txt'}"]
 
 
-def test_tagging_with_crf_and_document_context(bert, files, tmp_path):  # noqa: F811
+def test_tagging_with_crf_and_document_context(bert, files, tmp_path):
     out, dev = tmp_path / "out", files[1].partition("=")[2]
     args = ["task=tag", "task.crf=true", "task.context=true", f"model={bert}", *files, f"out={out}", *FAST, "train.epochs=8"]
     result = run_cli_json("finetune", *args)
@@ -60,6 +63,6 @@ def gold_entity_words(sentence):
     return [(entity.type, " ".join(sentence.tokens[entity.start : entity.end])) for entity in get_entities(sentence.tags)]
 
 
-def test_tagging_without_document_context_fails(bert, files, tmp_path):  # noqa: F811
+def test_tagging_without_document_context_fails(bert, files, tmp_path):
     result = run_cli_json("finetune", "task=tag", f"model={bert}", *files, f"out={tmp_path / 'out'}", *FAST, "train.epochs=4")
     assert result["dev"]["f1"] < 0.75

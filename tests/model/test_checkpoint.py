@@ -10,7 +10,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import Model, ModelConfig
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 ENCODER = EncoderConfig(num_hidden_layers=1, hidden_size=8, mixer=Attention(num_attention_heads=2), max_position_embeddings=16)
 

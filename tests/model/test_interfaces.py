@@ -10,9 +10,9 @@ from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from tests.model.test_transformer import LENGTHS, PLAIN, build_inputs, layer_norm
+from tests.support.plain_encoder import LENGTHS, PLAIN_ENCODER, build_packed_inputs, layer_norm
 
-BARE = PLAIN | {
+BARE = PLAIN_ENCODER | {
     "embedding_norm": False,
     "position_embedding_type": "none",
     "type_vocab_size": 0,
@@ -26,7 +26,7 @@ def build_bare_model(**overrides):
 
 
 def test_encoder_without_layers_is_the_embedding_table():
-    model, inputs = build_bare_model(num_hidden_layers=0, pooler_act="none"), build_inputs()
+    model, inputs = build_bare_model(num_hidden_layers=0, pooler_act="none"), build_packed_inputs()
     assert [name for name, _ in model.named_parameters()] == ["encoder.word_embeddings.weight"]
     all_hidden_states = []
     assert (
@@ -41,8 +41,8 @@ def test_encoder_without_layers_is_the_embedding_table():
 @pytest.mark.parametrize("residual", ["all", "between", "none"])
 @pytest.mark.parametrize("has_feedforward", [False, True])
 def test_encoder_without_norm_residual_modes(residual, has_feedforward):
-    overrides = {"feedforward": PLAIN["feedforward"]} if has_feedforward else {}
-    model, inputs = build_bare_model(residual=residual, **overrides), build_inputs()
+    overrides = {"feedforward": PLAIN_ENCODER["feedforward"]} if has_feedforward else {}
+    model, inputs = build_bare_model(residual=residual, **overrides), build_packed_inputs()
     x = model.encoder.word_embeddings.weight[inputs.input_ids]
     for layer, block in enumerate(model.encoder.stack.layers):
         is_added = residual == "all" or (residual == "between" and layer > 0)
@@ -56,7 +56,7 @@ def test_encoder_without_norm_residual_modes(residual, has_feedforward):
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_encoder_without_feed_forward_is_mixer_and_norm(norm):
-    model, inputs = build_bare_model(norm=norm), build_inputs()
+    model, inputs = build_bare_model(norm=norm), build_packed_inputs()
     x = model.encoder.word_embeddings.weight[inputs.input_ids]
     for block in model.encoder.stack.layers:
         mixer_input = layer_norm(block.mixer_norm, x) if norm == "pre" else x
@@ -69,14 +69,14 @@ def test_encoder_without_feed_forward_is_mixer_and_norm(norm):
 
 
 def test_encoder_without_norm_applies_dropout():
-    model, inputs = build_bare_model(hidden_dropout_prob=0.5), build_inputs()
+    model, inputs = build_bare_model(hidden_dropout_prob=0.5), build_packed_inputs()
     torch.manual_seed(0)
     assert not torch.equal(model(inputs), model(inputs))
     assert torch.equal(model.eval()(inputs), model(inputs))
 
 
 def test_encoder_pooling_modes():
-    lengths, inputs = list(LENGTHS), build_inputs()
+    lengths, inputs = list(LENGTHS), build_packed_inputs()
     for overrides, pool in (
         ({}, lambda x: x[0]), ({"mixer": {"num_attention_heads": 2, "causal": True}}, lambda x: x[-1]),
         ({"pooling": "mean"}, lambda x: x.mean(0)), ({"pooling": "max"}, lambda x: x.amax(0)),

@@ -5,31 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from bertsmith.model import lora
-from bertsmith.model.batch import Inputs
-from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import SequenceHeadConfig
 from bertsmith.model.lora import LoraConfig, LoRALinear
-from bertsmith.model.mixers import Attention
-from bertsmith.model.model import Model, ModelConfig, build_model
-from bertsmith.model.packing import Layout
-from bertsmith.model.sublayers import FeedForwardConfig
-
-ENCODER = EncoderConfig(
-    num_hidden_layers=2,
-    hidden_size=16,
-    mixer=Attention(num_attention_heads=2),
-    feedforward=FeedForwardConfig(intermediate_size=32),
-    max_position_embeddings=16,
-    initializer_range=0.2,
-)
-
-
-def build_small_model(seed: int = 0) -> Model:
-    return build_model(ModelConfig(encoder=ENCODER, vocab_size=30, heads={"task": SequenceHeadConfig(outputs=2)}), seed).eval()
-
-
-def build_inputs() -> Inputs:
-    return Inputs(torch.arange(12) % 30, Layout.from_lengths([5, 7]))
+from bertsmith.model.model import Model
+from tests.support.models import build_small_classifier, build_two_sequences
 
 
 def randomize_adapters(model: Model) -> Model:
@@ -43,13 +21,13 @@ def randomize_adapters(model: Model) -> Model:
 
 @pytest.mark.parametrize("target_modules", ["attention", "all"])
 def test_lora_is_identity_at_first_and_merge_keeps_outputs(target_modules):
-    plain, adapted = build_small_model(), build_small_model()
+    plain, adapted = build_small_classifier(), build_small_classifier()
     lora.inject_adapters(adapted, LoraConfig(r=3, target_modules=target_modules), seed=1)
-    assert_close(adapted(build_inputs()), plain(build_inputs()))
-    expected = randomize_adapters(adapted)(build_inputs())
-    assert (expected - plain(build_inputs())).abs().max() > 1e-3
+    assert_close(adapted(build_two_sequences()), plain(build_two_sequences()))
+    expected = randomize_adapters(adapted)(build_two_sequences())
+    assert (expected - plain(build_two_sequences())).abs().max() > 1e-3
     lora.merge_and_unload(adapted)
-    assert_close(adapted(build_inputs()), expected, atol=1e-5, rtol=1e-5)
+    assert_close(adapted(build_two_sequences()), expected, atol=1e-5, rtol=1e-5)
     assert adapted.state_dict().keys() == plain.state_dict().keys()
 
 
@@ -63,7 +41,7 @@ def test_lora_fused_qkv_has_an_update_for_each_part():
 
 
 def test_lora_trains_adapters_pooler_and_head_only():
-    adapted = build_small_model()
+    adapted = build_small_classifier()
     lora.inject_adapters(adapted, LoraConfig(r=2), seed=1)
     trainable = {name for name, weight in adapted.named_parameters() if weight.requires_grad}
     expected = {"encoder.pooler.weight", "encoder.pooler.bias", "heads.task.classifier.weight", "heads.task.classifier.bias"}
@@ -74,7 +52,7 @@ def test_lora_trains_adapters_pooler_and_head_only():
 
 
 def test_lora_initialization_is_seeded():
-    first, again, other = build_small_model(), build_small_model(), build_small_model()
+    first, again, other = build_small_classifier(), build_small_classifier(), build_small_classifier()
     for model, seed in ((first, 1), (again, 1), (other, 2)):
         lora.inject_adapters(model, LoraConfig(), seed)
     name = "encoder.stack.layers.0.mixer.projections.qkv.lora_A"

@@ -12,17 +12,9 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.positions import RotaryEmbedding, apply_rope
 from bertsmith.model.sublayers import FeedForwardConfig
+from tests.support.references import rope_by_complex_multiplication
 
 CPU = torch.device("cpu")
-
-
-def rope_by_complex_multiplication(x, positions, theta):
-    """x (tokens, heads, head_dim) rotated in float64: its halves are real and imaginary parts."""
-    half = x.shape[-1] // 2
-    inv_freq = torch.tensor([1 / theta ** (i / half) for i in range(half)], dtype=torch.float64)
-    angles = positions.double()[:, None, None] * inv_freq
-    rotated = torch.complex(*x.double().chunk(2, -1)) * torch.complex(angles.cos(), angles.sin())
-    return torch.cat([rotated.real, rotated.imag], -1)
 
 
 def random_qkv(num_tokens, heads, head_dim, seed=0):

@@ -8,25 +8,13 @@ import torch.nn.functional as F
 from torch.testing import assert_close
 
 from bertsmith.config import from_dict
-from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
+from tests.support.plain_encoder import INNER, LAYERS, LENGTHS, PLAIN_ENCODER, WIDTH, build_packed_inputs, layer_norm
 
-LENGTHS, WIDTH, INNER, LAYERS = (5, 3, 40, 9), 16, 24, 3
-PLAIN = {
-    "num_hidden_layers": LAYERS,
-    "hidden_size": WIDTH,
-    "mixer": {"num_attention_heads": 2},
-    "feedforward": {"intermediate_size": INNER},
-    "max_position_embeddings": 64,
-    "hidden_dropout_prob": 0.0,
-    "layer_norm_eps": 1e-6,
-    "initializer_range": 0.3,
-}
 MODERN = {
-    **PLAIN,
+    **PLAIN_ENCODER,
     "norm": "pre",
     "norm_bias": False,
     "position_embedding_type": "none",
@@ -34,7 +22,7 @@ MODERN = {
     "feedforward": {"intermediate_size": INNER, "glu": True, "bias": False},
 }
 ENCODERS = {
-    "post": PLAIN, "pre": {**PLAIN, "norm": "pre"}, "modern": MODERN,
+    "post": PLAIN_ENCODER, "pre": {**PLAIN_ENCODER, "norm": "pre"}, "modern": MODERN,
     "shared": {**MODERN, "num_hidden_groups": 2}, "modern post": {**MODERN, "norm": "post"},
 }  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", ENCODERS)
@@ -50,15 +38,6 @@ def build_small_model(kind, **overrides):
             if weight.ndim == 1:  # gains of 1 and biases of 0 would hide a missing or misplaced norm
                 weight.copy_(torch.randn(weight.shape, generator=generator) * 0.3 + float("norm" in name and "weight" in name))
     return model
-
-
-def build_inputs(**overrides):
-    tokens = torch.randint(50, (sum(LENGTHS),), generator=torch.Generator().manual_seed(2))
-    return Inputs(tokens, Layout.from_lengths(LENGTHS), **overrides)
-
-
-def layer_norm(norm, x):
-    return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-6)
 
 
 def reference_feed_forward(block, x):
@@ -95,7 +74,7 @@ def reference_forward(model, inputs):
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("return_states", [False, True])
 def test_transformer_hidden_states_and_grads_match_reference(kind, recompute, return_states):
-    model, inputs, all_hidden_states = build_small_model(kind), build_inputs(), []
+    model, inputs, all_hidden_states = build_small_model(kind), build_packed_inputs(), []
     model.encoder.stack.gradient_checkpointing = recompute
     states, expected = reference_forward(model, inputs)
     out = model(inputs, all_hidden_states) if return_states else model(inputs)
@@ -114,7 +93,7 @@ def test_transformer_hidden_states_and_grads_match_reference(kind, recompute, re
 
 @every_kind
 def test_transformer_eval_mode_is_without_dropout(kind):
-    model, inputs = build_small_model(kind, hidden_dropout_prob=0.2), build_inputs()
+    model, inputs = build_small_model(kind, hidden_dropout_prob=0.2), build_packed_inputs()
     assert_close(model.eval()(inputs), reference_forward(model, inputs)[1], atol=1e-5, rtol=1e-5)
     assert not torch.allclose(model.train()(inputs), model.eval()(inputs), atol=1e-2)
 
@@ -122,7 +101,7 @@ def test_transformer_eval_mode_is_without_dropout(kind):
 @pytest.mark.parametrize("kind", ["post", "pre", "modern"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_gradient_checkpointing_and_hidden_states_keep_dropout_masks(kind, recompute):
-    model, inputs, results = build_small_model(kind, hidden_dropout_prob=0.2), build_inputs(), []
+    model, inputs, results = build_small_model(kind, hidden_dropout_prob=0.2), build_packed_inputs(), []
     for all_hidden_states, checkpointing in ((None, False), ([], recompute), (None, recompute)):
         model.encoder.stack.gradient_checkpointing = checkpointing
         torch.manual_seed(7)
@@ -136,7 +115,7 @@ def test_gradient_checkpointing_and_hidden_states_keep_dropout_masks(kind, recom
 @every_kind
 @pytest.mark.parametrize("recompute", [False, True])
 def test_output_indices_select_rows_in_order(kind, recompute):
-    model, inputs = build_small_model(kind), build_inputs()
+    model, inputs = build_small_model(kind), build_packed_inputs()
     model.encoder.stack.gradient_checkpointing = recompute
     for rows in ([0], [56, 3, 3, 20], []):
         expected, all_hidden_states = torch.tensor(rows, dtype=torch.long), []

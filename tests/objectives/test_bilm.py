@@ -12,9 +12,9 @@ from bertsmith.errors import UserError
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import BiLM
-from tests.model.test_char_cnn import TINY
+from tests.support.models import CHAR_CNN_ENCODER
 
-WORD_CONFIG = {name: value for name, value in TINY.items() if name != "embeddings"}
+WORD_CONFIG = {name: value for name, value in CHAR_CNN_ENCODER.items() if name != "embeddings"}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def bilm_corpus(corpus):
 
 def build_bilm(bilm_corpus, **options):
     objective = BiLM(**options.pop("objective", {}))
-    encoder = from_dict(EncoderConfig, TINY | options if "embeddings" not in options else options)
+    encoder = from_dict(EncoderConfig, CHAR_CNN_ENCODER | options if "embeddings" not in options else options)
     objective.check(encoder)
     model = build_model(ModelConfig(encoder=encoder, vocab_size=len(bilm_corpus.tokenizer), heads=objective.heads()), 0).eval()
     model.attach_tokenizer(bilm_corpus.tokenizer)
@@ -88,4 +88,4 @@ def test_bilm_tied_softmax_uses_token_embeddings(bilm_corpus):
 )
 def test_bilm_refuses_model_that_mixes_directions(leak):
     with pytest.raises(UserError, match="two directions share no layer"):
-        BiLM().check(from_dict(EncoderConfig, TINY | leak))
+        BiLM().check(from_dict(EncoderConfig, CHAR_CNN_ENCODER | leak))

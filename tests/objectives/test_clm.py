@@ -15,20 +15,15 @@ from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import LMHeadConfig
-from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.objectives import CausalLM
 from bertsmith.pretraining.run import _compute_perplexity
 from bertsmith.pretraining.setup import PretrainRecipe
-from tests.conftest import WORDS, prepare_test_corpus
-from tests.journeys.test_pretraining import run_cli, run_cli_json
+from tests.support.cli import run_cli, run_cli_json
+from tests.support.corpora import prepare_test_corpus
+from tests.support.models import CAUSAL_ENCODER
+from tests.support.texts import WORDS
 
-TINY = EncoderConfig(
-    num_hidden_layers=2, hidden_size=32, mixer=Attention(num_attention_heads=2, causal=True),
-    feedforward=FeedForwardConfig(intermediate_size=64), max_position_embeddings=64,
-    type_vocab_size=0, embedding_norm=False, hidden_dropout_prob=0.0,
-)  # fmt: skip
 SMALL = """
 model=gpt model.num_hidden_layers=2 model.hidden_size=32 model.mixer.num_attention_heads=2
 model.feedforward.intermediate_size=64 model.max_position_embeddings=64 max_length=64
@@ -86,7 +81,9 @@ def test_clm_prefetched_batches_match(opened_corpus):
 
 def test_clm_loss_is_sum_over_targets(opened_corpus):
     objective = CausalLM()
-    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0).eval()
+    model = build_model(
+        ModelConfig(encoder=CAUSAL_ENCODER, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0
+    ).eval()
     batch = objective.to_batch(build_batches(opened_corpus)(0))
     loss = objective.compute_loss(model, batch)
     logits = F.linear(model(batch.inputs), model.encoder.word_embeddings.weight)
@@ -108,7 +105,7 @@ def test_clm_loss_is_sum_over_targets(opened_corpus):
     ],
 )
 def test_lm_head_parameters_by_config(opened_corpus, head, parameters):
-    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads={"lm": head}), 0)
+    model = build_model(ModelConfig(encoder=CAUSAL_ENCODER, vocab_size=len(opened_corpus.tokenizer), heads={"lm": head}), 0)
     assert set(model.heads["lm"].state_dict()) == parameters
     batch = CausalLM().to_batch(build_batches(opened_corpus)(0))
     CausalLM().compute_loss(model, batch).parts["lm"].backward()
@@ -171,7 +168,9 @@ def test_corpus_card_counts_bytes(corpus):
 def test_clm_compiled_model_matches_eager(opened_corpus):
     torch._dynamo.reset()
     objective = CausalLM()
-    model = build_model(ModelConfig(encoder=TINY, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0)
+    model = build_model(
+        ModelConfig(encoder=CAUSAL_ENCODER, vocab_size=len(opened_corpus.tokenizer), heads=objective.heads()), 0
+    )
     eager_loss = objective.compute_loss(model, objective.to_batch(build_batches(opened_corpus)(0))).parts["lm"]
     model.compile_parts()
     assert_close(

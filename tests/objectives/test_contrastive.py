@@ -16,7 +16,7 @@ from bertsmith.objectives.task_objective import build_task_objective
 from bertsmith.tasks import TextSimilarity
 from bertsmith.tasks.similarity import SimilarityExample
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 CONFIG = EncoderConfig(

@@ -24,7 +24,7 @@ from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_mod
 from bertsmith.runs import Run
 from bertsmith.train import TrainConfig, Trainer
 from bertsmith.train.setup import prepare
-from tests.journeys.test_pretraining import kill_cli_when_exists, run_cli
+from tests.support.cli import kill_cli_when_exists, run_cli
 
 BATCH_SIZE, MAX_LENGTH = 4, 24
 XL = TransformerXL(num_attention_heads=2, mem_len=20)

@@ -15,7 +15,7 @@ from bertsmith.objectives.regularizers import AdversarialConfig, AdversarialObje
 from bertsmith.objectives.supervised import Supervised
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
 from bertsmith.train.objective import Batch
-from tests.model.test_lora import ENCODER
+from tests.support.models import SMALL_ENCODER
 
 OBJECTIVE = Supervised(TextClassification(labels=("a", "b")))
 INPUTS = Inputs(torch.arange(12) % 30, Layout.from_lengths([5, 7]))
@@ -23,7 +23,9 @@ BATCH = Batch(INPUTS, {"label": torch.tensor([0, 1])}, {"task": 2})
 
 
 def build_test_model(dropout=0.0):
-    encoder = type(ENCODER)(**{f: getattr(ENCODER, f) for f in ENCODER.__struct_fields__} | {"hidden_dropout_prob": dropout})
+    encoder = type(SMALL_ENCODER)(
+        **{f: getattr(SMALL_ENCODER, f) for f in SMALL_ENCODER.__struct_fields__} | {"hidden_dropout_prob": dropout}
+    )
     return build_model(
         ModelConfig(encoder=encoder, vocab_size=30, heads={"task": SequenceHeadConfig(outputs=2, dropout=dropout)}), 0
     ).train()

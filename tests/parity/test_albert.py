@@ -17,7 +17,7 @@ from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.objectives import NextSentenceMLM, SentenceOrderMLM
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.parity.huggingface_models import import_folder, run_stage, save_random_model, transformers
+from tests.support.huggingface_models import import_folder, run_stage, save_random_model, transformers
 
 SMALL = {
     "num_hidden_layers": 5,

@@ -18,7 +18,7 @@ from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.tag_schemes import can_follow, is_valid_sequence, transition_mask, viterbi_decode
 from bertsmith.tasks.token_classification import TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import WORDS as ENGLISH_WORDS
+from tests.support.texts import WORDS as ENGLISH_WORDS
 
 BIO = ("B-X", "I-X", "B-Y", "I-Y", "O")
 BIOES = ("B-X", "I-X", "E-X", "S-X", "O")

@@ -16,7 +16,7 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.journeys.test_pretraining import run_cli_error, run_cli_json
+from tests.support.cli import run_cli_error, run_cli_json
 
 FILTERS, CHAR_DIM, CELL_SIZE, PROJECTION_DIM, CLIP, LAYERS = [[1, 3], [2, 4], [4, 5]], 4, 7, 6, 0.15, 2
 NUM_FILTERS = sum(count for _, count in FILTERS)

@@ -13,7 +13,7 @@ from bertsmith.train.config import TrainConfig
 from bertsmith.train.optim import Adamw
 from bertsmith.train.setup import prepare
 from bertsmith.train.trainer import Trainer
-from tests.parity.huggingface_models import import_folder, save_random_model, transformers
+from tests.support.huggingface_models import import_folder, save_random_model, transformers
 
 LABELS = ("B", "I", "O")
 STEPS, LEARNING_RATE = 8, 1e-3

@@ -22,9 +22,10 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.planning.step import build_meta_model
 from bertsmith.tokenization.tokenizer import END_OF_TEXT, Tokenizer
-from tests.conftest import make_english_text, prepare_test_corpus
-from tests.journeys.test_pretraining import run_cli_json
-from tests.parity.huggingface_models import import_folder, run_stage, transformers
+from tests.support.cli import run_cli_json
+from tests.support.corpora import prepare_test_corpus
+from tests.support.huggingface_models import import_folder, run_stage, transformers
+from tests.support.texts import make_english_text
 
 LENGTHS = (17, 5, 40, 1, 23)
 SMALL = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}

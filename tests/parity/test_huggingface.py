@@ -16,7 +16,7 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.parity.huggingface_models import (
+from tests.support.huggingface_models import (
     CLASSES,
     VOCAB_SIZE,
     import_folder,

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from tests.parity.huggingface_models import VOCAB_SIZE, import_folder, rewrite_weights, save_random_model
+from tests.support.huggingface_models import VOCAB_SIZE, import_folder, rewrite_weights, save_random_model
 
 
 @pytest.mark.parametrize("storage", ["sharded", "bin", "sharded bin", "old names", "no prefix", "tied twice", "half"])

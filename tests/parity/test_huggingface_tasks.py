@@ -18,8 +18,8 @@ from bertsmith.model.heads.features import FeatureHeadConfig, FeaturesConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
-from tests.parity.huggingface_models import SIZES, import_folder, rewrite_weights, run_stage, save_random_model, transformers
+from tests.support.huggingface_models import SIZES, import_folder, rewrite_weights, run_stage, save_random_model, transformers
+from tests.support.texts import VOCAB
 
 FAMILIES = tuple(SIZES)
 every_family = pytest.mark.parametrize("family", FAMILIES)

@@ -9,8 +9,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from bertsmith.commands import load_stage
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from tests.conftest import VOCAB, make_english_text
-from tests.parity.huggingface_models import VOCAB_SIZE, import_folder, run_stage, save_random_model, transformers
+from tests.support.huggingface_models import VOCAB_SIZE, import_folder, run_stage, save_random_model, transformers
+from tests.support.texts import VOCAB, make_english_text
 
 TEXTS = ["The people of a way.", "Naïve 天地, what?", "unheardof WORDS — it's [MASK]", ""]
 

@@ -15,7 +15,7 @@ from bertsmith.model.mixers.longformer.layer import LongformerAttention
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.parity.test_modernbert import EXTRA_WEIGHTS, HIDDEN_SIZE, VOCAB_SIZE, rename_key
+from tests.support.modernbert import EXTRA_WEIGHTS, HIDDEN_SIZE, VOCAB_SIZE, rename_key
 
 transformers = pytest.importorskip("transformers")
 

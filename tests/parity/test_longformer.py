@@ -17,7 +17,7 @@ from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.parity.huggingface_models import VOCAB_SIZE, import_folder, run_stage, save_random_model, transformers
+from tests.support.huggingface_models import VOCAB_SIZE, import_folder, run_stage, save_random_model, transformers
 
 LENGTHS = (17, 5, 60, 1, 23)
 GLOBAL_TOKENS = {"none": [], "first": None, "explicit": [0, 1, 17, 22, 25, 26, 27, 60, 83]}

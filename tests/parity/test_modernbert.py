@@ -11,23 +11,13 @@ from bertsmith.model.mixers import Attention
 from bertsmith.model.model import Model, ModelConfig
 from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.sublayers import FeedForwardConfig
+from tests.support.modernbert import EXTRA_WEIGHTS, HIDDEN_SIZE, VOCAB_SIZE, rename_key
+
+NUM_LAYERS, THETA = 3, 500.0
 
 transformers = pytest.importorskip("transformers")
 
-VOCAB_SIZE, HIDDEN_SIZE, NUM_LAYERS, THETA = 97, 32, 3, 500.0
 LENGTHS = (17, 5, 70, 1, 23, 40)
-KEY_MAP = {
-    "model.embeddings.tok_embeddings": "encoder.word_embeddings", "model.embeddings.norm": "encoder.embedding_norm",
-    "model.layers": "encoder.stack.layers", "model.final_norm": "encoder.stack.final_norm",
-    "attn.Wqkv": "mixer.projections.qkv", "attn.Wo": "mixer.projections.output", "attn_norm": "mixer_norm",
-    "mlp.Wi": "feedforward.intermediate", "mlp.Wo": "feedforward.output", "mlp_norm": "feedforward_norm",
-    "head.dense": "heads.lm.transform", "head.norm": "heads.lm.norm", "decoder.bias": "heads.lm.bias",
-}  # fmt: skip
-EXTRA_WEIGHTS = {  # weights that only our model has, with values that make them the identity or zero
-    "encoder.token_type_embeddings.weight": torch.zeros(1, HIDDEN_SIZE),
-    "encoder.pooler.weight": torch.zeros(HIDDEN_SIZE, HIDDEN_SIZE), "encoder.pooler.bias": torch.zeros(HIDDEN_SIZE),
-    "heads.lm.transform.bias": torch.zeros(HIDDEN_SIZE),
-}  # fmt: skip
 
 
 def build_transformers_model():
@@ -44,12 +34,6 @@ def build_transformers_model():
     for name, weight in model.named_parameters():
         torch.nn.init.normal_(weight, mean=float("norm" in name), std=0.15)
     return model
-
-
-def rename_key(name):
-    for old, new in KEY_MAP.items():
-        name = name.replace(old, new)
-    return name
 
 
 def build_model_from(original, theta=THETA):

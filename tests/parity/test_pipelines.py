@@ -6,7 +6,7 @@ import torch
 
 import bertsmith
 from bertsmith.model import checkpoint
-from tests.parity.huggingface_models import import_folder, save_random_model, transformers
+from tests.support.huggingface_models import import_folder, save_random_model, transformers
 
 SENTENCES = ["The people made a way, and then they saw it.", "She said water now", "Is it one word?"]
 

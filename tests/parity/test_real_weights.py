@@ -13,7 +13,7 @@ import bertsmith
 from bertsmith.convert.tf_checkpoint.bundle import Bundle
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.parity.huggingface_models import import_folder, run_stage, transformers
+from tests.support.huggingface_models import import_folder, run_stage, transformers
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from bertsmith.model.mixers import Reformer, ReformerChunked
 from bertsmith.model.mixers.reformer.chunked import ChunkConfig
 from bertsmith.model.packing import Layout
 from bertsmith.model.positions import AxialPositionsConfig
-from tests.conftest import VOCAB
-from tests.parity.huggingface_models import import_folder, transformers
+from tests.support.huggingface_models import import_folder, transformers
+from tests.support.texts import VOCAB
 
 reformer = transformers.models.reformer.modeling_reformer
 SEED = 3

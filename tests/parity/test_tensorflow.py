@@ -13,8 +13,8 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
-from tests.conftest import VOCAB
-from tests.convert.tf_checkpoint_writer import write_bundle
+from tests.support.texts import VOCAB
+from tests.support.tf_checkpoint_writer import write_bundle
 
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.set_verbosity_error()

@@ -13,12 +13,9 @@ from bertsmith.tokenization.fast_encode import BERT_RUN_PATTERN, BYTE_LEVEL_RUN_
 from bertsmith.tokenization.pipeline import assemble_tokenizer
 from bertsmith.tokenization.tokenizer import Tokenizer
 from bertsmith.tokenization.trainers import build_model, train_vocabulary
-from tests.conftest import LETTERS, SPECIAL_TOKENS, VOCAB, make_english_text
+from tests.support.texts import LETTERS, SPECIAL_TOKENS, VOCAB, make_english_text, unicode_texts
 
 CASED = [*VOCAB, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]
-UNUSUAL_CHARACTERS = "天地玄ａＡ，。“”‘’…ςΣİıßéÉＺ≠﷽👩🏽‍🚀\u0301\u0338\u200b\u200d\ufffd\x00\x85\u00a0\u3000\u2028"
-likely_chars = st.sampled_from(list(LETTERS + LETTERS.upper() + " .,'\"-\t\r" + UNUSUAL_CHARACTERS))
-unicode_texts = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), likely_chars), max_size=60)
 
 
 def reference_tokenizer(vocab, lowercase):

@@ -9,7 +9,7 @@ from bertsmith.model.model import ModelConfig
 from bertsmith.objectives import BiLM, MaskedLM
 from bertsmith.planning import step
 from bertsmith.planning.step import count_flops, trace_step
-from tests.model.test_char_cnn import TINY
+from tests.support.models import CHAR_CNN_ENCODER
 
 WIDTH, LENGTH, TOKENS = 32, 16, 256
 BARE = {
@@ -48,7 +48,11 @@ def test_recurrent_layer_flops_are_three_times_its_matrices(mixer, products):
 
 
 def test_char_cnn_step_is_traced():
-    assert step_flops(BiLM(), **TINY) > step_flops(BiLM(), **{k: v for k, v in TINY.items() if k != "embeddings"}) > 0
+    assert (
+        step_flops(BiLM(), **CHAR_CNN_ENCODER)
+        > step_flops(BiLM(), **{k: v for k, v in CHAR_CNN_ENCODER.items() if k != "embeddings"})
+        > 0
+    )
 
 
 def test_cudnn_rnn_flops():

@@ -1,8 +1,6 @@
 """A tiny model, and a package folder that ships it as tiny-en."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,6 +10,7 @@ from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.pretrained import shipped
 from bertsmith.tokenization.tokenizer import Tokenizer
+from tests.support.model_facts import write_facts
 
 TINY = {
     "num_hidden_layers": 2,
@@ -21,18 +20,6 @@ TINY = {
     "max_position_embeddings": 32,
     "hidden_dropout_prob": 0.0,
     "initializer_range": 0.1,
-}
-FACTS = {
-    "summary": "a tiny English BERT",
-    "language": "English",
-    "data": {"Letters": {"licence": "CC0", "about": "all 26 of them"}},
-    "recipe": "bertsmith pretrain recipes/tiny.toml",
-    "minutes": 0.5,
-    "machine": "one core",
-    "scores": {"SST-2": {"tiny-en": 51.0, "a coin": 50}, "RTE": {"a coin": 50}},
-    "scored": "Dev sets, 3 seeds.",
-    "limits": ["It knows nothing."],
-    "licence": "Apache-2.0",
 }
 
 
@@ -44,19 +31,6 @@ def source(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Path:
     record = {"stage": "pretrain", "tokenizer_fingerprint": tokenizer.fingerprint, "recipe": {"seed": 5, "max_length": [32]}}
     checkpoint.save(folder, build_model(config, 0), tokenizer, {"identity": "abc", "result": {"step": 7}}, record)
     return folder
-
-
-def write_facts(folder: Path, **other: Any) -> Path:
-    """Write facts.toml: FACTS with some values replaced."""
-    lines = [f"{name} = {_toml(value)}" for name, value in {**FACTS, **other}.items()]
-    (folder / "facts.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder / "facts.toml"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{json.dumps(key)} = {_toml(item)}' for key, item in value.items())}}}"
-    return json.dumps(value)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from bertsmith.config import from_dict
 from bertsmith.pretrained.card import SECTIONS, CardFacts, render_card
-from tests.pretrained.conftest import FACTS
+from tests.support.model_facts import FACTS
 
 
 def card(fill_examples=(), model_rows=None, **facts):

@@ -14,7 +14,7 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.int8 import INT8_FORMAT, SCALE_SUFFIX
 from bertsmith.pretrained.card import SECTIONS
-from tests.pretrained.conftest import write_facts
+from tests.support.model_facts import write_facts
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from bertsmith import cli
 from bertsmith.artifacts import read_json, resolve_path
 from bertsmith.errors import UserError
 from bertsmith.pretrained import shipped
-from tests.conftest import make_english_text
+from tests.support.texts import make_english_text
 
 ROOT = Path(__file__).parents[2]
 TRAIN = {"steps": 2, "batch_tokens": 256}

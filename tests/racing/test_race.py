@@ -19,7 +19,7 @@ from bertsmith.racing import execution, run
 from bertsmith.racing.budget import fit_to_budget, measure_step_flops
 from bertsmith.racing.entries import build_entries
 from bertsmith.recipes import read_recipe
-from tests.racing.builders import CAUSAL, SMALL, race_settings, write_files
+from tests.support.racing import CAUSAL, SMALL, race_settings, write_files
 
 SVG = "{http://www.w3.org/2000/svg}"
 EXTRA_MEMBERS = {"broken": {"model": SMALL | {"hidden_size": 33}}, "untrained": {"model": SMALL, "untrained": True}}

@@ -15,7 +15,7 @@ from bertsmith.config import from_dict
 from bertsmith.console import Console
 from bertsmith.racing import run as race
 from bertsmith.racing.entries import build_entries, read_scores
-from tests.racing.builders import CAUSAL, SMALL, race_settings, write_files
+from tests.support.racing import CAUSAL, SMALL, race_settings, write_files
 
 MEMBERS = {"bert": {"model": SMALL}, "untrained": {"model": SMALL, "untrained": True}}
 RUN = """

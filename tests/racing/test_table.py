@@ -14,7 +14,7 @@ from bertsmith.reports.charts import LabeledPoint, scatter_chart
 from bertsmith.tasks import QuestionAnswering, TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 
 def test_bits_per_byte_counts_unknown_words_as_raw_bytes():

@@ -17,7 +17,7 @@ from bertsmith.racing.budget import count_spent_flops, fit_to_budget
 from bertsmith.racing.entries import build_entries
 from bertsmith.racing.flops import count_pairs, epoch_flops, glove_flops
 from bertsmith.word_vectors.hierarchical_softmax import build_huffman_paths
-from tests.racing.builders import SMALL, race_settings, write_files
+from tests.support.racing import SMALL, race_settings, write_files
 
 
 def sentence_lengths(corpus: Corpus) -> list[int]:

@@ -17,7 +17,7 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.reports.mixer_stats import BucketLayer, render_buckets
-from tests.model.test_reformer_lsh import find_neighbors
+from tests.support.references import find_neighbors
 
 
 def build_test_model(mixer, vocabulary=50, **settings):

@@ -42,7 +42,7 @@ from bertsmith.reports.mixer_stats import BucketLayer, SpanLayer, render_buckets
 from bertsmith.reports.training_curves import render_curves, render_results
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.evaluation.builders import evaluation_from_logits, make_classification
+from tests.support.evaluation import evaluation_from_logits, make_classification
 
 HOSTILE = """<script>alert("1")</script>'"&</td><img src=x onerror=alert(1)>"""
 VOID_TAGS = ("meta", "br", "path", "line", "rect", "circle", "polyline")

@@ -10,7 +10,7 @@ from bertsmith.cli import main
 from bertsmith.commands import show
 from bertsmith.recipes import read_recipe
 from bertsmith.reports.charts import Marker, project_pca, scatter_panel
-from tests.evaluation.test_word_senses import write_coarse_wsd
+from tests.support.rows import write_coarse_wsd
 
 SENTENCES = """text\tsense
 the first time was <b>\triver

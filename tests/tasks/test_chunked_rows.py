@@ -10,7 +10,7 @@ from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.requests import Request
 from bertsmith.tasks.table_rows import BadRow
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 WORDS = ("the", "people", "zebra", "water", "\x07")  # with one subword, with several, with none

@@ -11,7 +11,7 @@ from bertsmith.tasks import TaskConfig, TextClassification
 from bertsmith.tasks.base import sliding_windows, truncate_longest_first
 from bertsmith.tasks.classification import ClassificationExample, ClassificationPrediction, MultiLabelPrediction
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 CLS, SEP = TOKENIZER.cls_token_id, TOKENIZER.sep_token_id

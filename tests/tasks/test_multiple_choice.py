@@ -7,7 +7,7 @@ from bertsmith.errors import UserError
 from bertsmith.tasks import MultipleChoice
 from bertsmith.tasks.multiple_choice import MultipleChoiceExample, MultipleChoicePrediction
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 EXAMPLES = [

@@ -8,7 +8,7 @@ from bertsmith.errors import UserError
 from bertsmith.tasks import TaskConfig, TextRegression
 from bertsmith.tasks.regression import RegressionExample, RegressionPrediction
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 

@@ -13,7 +13,7 @@ from bertsmith.tasks import Seq2Seq
 from bertsmith.tasks.scorers.rouge import lcs_length, rouge_scores
 from bertsmith.tasks.seq2seq import Seq2SeqExample, Seq2SeqPrediction, TextDecoder
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 TASK = Seq2Seq()
 SENTENCES = st.lists(st.sampled_from("the cat sat on a mat , and then it ran away .".split()), max_size=12).map(" ".join)  # noqa: SIM905

@@ -7,7 +7,7 @@ from bertsmith.errors import UserError
 from bertsmith.tasks import TextSimilarity
 from bertsmith.tasks.similarity import SimilarityExample, SimilarityPrediction, cosine_similarity, semantic_search
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 TOKENIZER = Tokenizer.from_vocab(VOCAB)
 

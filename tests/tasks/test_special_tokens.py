@@ -20,7 +20,7 @@ from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tokenization.pipeline import assemble_tokenizer, build_hex_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertsmith.tokenization.trainers import build_model, train_vocabulary
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 WORDS = Tokenizer.from_vocab(VOCAB)
 BYTES = Tokenizer(

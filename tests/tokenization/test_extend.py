@@ -23,7 +23,7 @@ from bertsmith.tokenization.extend import (
 from bertsmith.tokenization.pipeline import assemble_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, build_bert_tokenizer, register_special_tokens
 from bertsmith.tokenization.trainers import Vocabulary, build_model, train_vocabulary
-from tests.conftest import VOCAB, WORDS, make_english_text
+from tests.support.texts import VOCAB, WORDS, make_english_text
 
 LETTERS = [*"abc", *(f"##{letter}" for letter in "abc")]
 

@@ -17,7 +17,7 @@ from bertsmith.tokenization import train_tokenizer as stage
 from bertsmith.tokenization.hex_bytes import find_hex_error
 from bertsmith.tokenization.pipeline import build_hex_tokenizer
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 HEX = Tokenizer(build_hex_tokenizer(SPECIAL_TOKENS))
 PAYLOADS = [bytes(range(256)), b"\xff\xfe\x00\n\r\t \x80", "天地 [MASK]".encode(), b"\x16\x03\x01"]

@@ -11,8 +11,7 @@ from bertsmith.tokenization.fast_encode import CachedEncoder
 from bertsmith.tokenization.pipeline import WordSplitter
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bertsmith.tokenization.trainers import TokenizerKind
-from tests.conftest import make_chinese_text, make_english_text
-from tests.parity.test_tokenizer import unicode_texts
+from tests.support.texts import make_chinese_text, make_english_text, unicode_texts
 
 every_kind = pytest.mark.parametrize("kind", get_args(TokenizerKind))
 

@@ -13,8 +13,8 @@ from bertsmith.errors import UserError
 from bertsmith.tokenization.fast_encode import CachedEncoder
 from bertsmith.tokenization.pipeline import WordSplitter
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
-from tests.conftest import make_english_text, prepare_test_corpus
-from tests.parity.test_tokenizer import unicode_texts
+from tests.support.corpora import prepare_test_corpus
+from tests.support.texts import make_english_text, unicode_texts
 
 CHINESE = "我们喜欢自然语言处理。自然语言处理很有意思，我们都喜欢它！\n北京大学在北京。\nBERT模型很大，北京大学也很大。\n"
 

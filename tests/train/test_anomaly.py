@@ -9,8 +9,7 @@ import torch
 from bertsmith.errors import UserError
 from bertsmith.train import TrainConfig
 from bertsmith.train.anomaly import AnomalyDetector
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 CONFIG = TrainConfig(steps=40, learning_rate=1e-3, warmup_steps=0, save_every=10, log_every=4, max_bad_steps=3, device="cpu")
 

@@ -9,8 +9,7 @@ from bertsmith.errors import UserError
 from bertsmith.recipes import read_recipe
 from bertsmith.train import TrainConfig
 from bertsmith.train.checkpoint import load_average
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 CONFIG = msgspec.structs.replace(toy.CONFIG, save_every=2, save_total_limit=1, average_checkpoints=3)
 

@@ -9,8 +9,7 @@ from safetensors.torch import load_file
 
 from bertsmith.errors import UserError
 from bertsmith.train import TrainConfig
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 
 def free_port():

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from bertsmith.train.optim import BertAdam, Lamb
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 pytestmark = pytest.mark.gpu
 

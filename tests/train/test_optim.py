@@ -8,8 +8,7 @@ from torch import nn
 
 from bertsmith.errors import UserError
 from bertsmith.train.optim import Adamw, BertAdam, Lamb, Muon, build_param_groups, load_optimizer_state, optimizer_state_by_name
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 LEARNING_RATE, WEIGHT_DECAY, EPS, BETAS = 0.05, 0.1, 1e-6, (0.8, 0.95)
 

@@ -9,8 +9,7 @@ from bertsmith.errors import UserError
 from bertsmith.train import TrainConfig
 from bertsmith.train.param_groups import ParamSchedule
 from bertsmith.train.schedule import lr_factor
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 
 def head_first_schedule(name):

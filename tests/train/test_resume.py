@@ -10,8 +10,7 @@ import torch
 
 from bertsmith.errors import UserError
 from bertsmith.train import TrainConfig
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 COMPARED_FILES = ("metrics.jsonl", *(f"state/step-12/{name}.safetensors" for name in ("model", "optimizer", "recurrent_state")))
 

@@ -13,8 +13,7 @@ from torch import nn
 from bertsmith.errors import UserError
 from bertsmith.train import Loss, TrainConfig
 from bertsmith.train.optim import Adamw, Muon, build_param_groups, optimizer_state_by_name
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 ONE_STEP = TrainConfig(steps=1, learning_rate=1e-2, warmup_steps=0, log_every=1, device="cpu")
 

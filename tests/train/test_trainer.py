@@ -14,8 +14,7 @@ from bertsmith.train import TrainConfig
 from bertsmith.train.logging import ProgressDisplay
 from bertsmith.train.progress import Clock, TimeProgress
 from bertsmith.train.setup import prepare
-
-from . import toy_objective as toy
+from tests.support import toy_objective as toy
 
 
 def read_metrics(folder):
