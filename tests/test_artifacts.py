@@ -20,7 +20,14 @@ from bertsmith.artifacts import (
     write_json,
     write_manifest,
 )
+from bertsmith.config import Config
 from bertsmith.errors import UserError
+from bertsmith.model import checkpoint
+from bertsmith.model.model import build_model
+from bertsmith.runs import Run
+from bertsmith.tokenization.tokenizer import Tokenizer
+from bertsmith.word_vectors.models import bag_of_vectors
+from tests.conftest import VOCAB
 
 
 def list_paths(folder: Path) -> list[str]:
@@ -330,3 +337,21 @@ print(taken)
 def test_is_locked_can_be_asked_of_a_read_only_lock_file(tmp_path, holder):
     (tmp_path / ".out.lock").chmod(0o444)
     assert artifacts.is_locked(tmp_path / "out") and not artifacts.is_locked(tmp_path / "other")
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664)])
+def test_every_file_of_an_artifact_has_the_mode_of_the_umask(tmp_path, umask, mode):
+    model = build_model(bag_of_vectors(len(VOCAB), 8), 0)
+    old = os.umask(umask)
+    try:
+        checkpoint.save(tmp_path / "model", model, Tokenizer.from_vocab(VOCAB), {}, {})
+        run = Run(tmp_path / "run", "identity")
+        run.save_checkpoint(1, {"model": model.state_dict()}, {}, save_total_limit=1)
+        state_files = {path.name: path.stat().st_mode & 0o777 for path in run.state.rglob("*") if path.is_file()}
+        (run.folder / "metrics.jsonl").touch()
+        run.publish(checkpoint.model_writer(model, Tokenizer.from_vocab(VOCAB)), {}, {}, Config())
+    finally:
+        os.umask(old)
+    published = {path.name: path.stat().st_mode & 0o777 for name in ("model", "run") for path in (tmp_path / name).iterdir()}
+    assert "model.safetensors" in published and "model.safetensors" in state_files
+    assert set(published.values()) == set(state_files.values()) == {mode}

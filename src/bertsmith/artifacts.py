@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,10 +152,17 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write manifest.json with size and checksum of the named files (None: all files in the folder)."""
+    """Write manifest.json with size and checksum of the named files (None: all files in the folder).
+
+    All of them get the mode of a new file (0666 without the umask): some writers, such as safetensors' (0600), set their own.
+    """
     paths = [folder / name for name in names] if names is not None else _list_files(folder)
     entries = {path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, checksum(path)) for path in sorted(paths)}
     write_json(folder / MANIFEST, Manifest(entries))
+    mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)  # the umask cannot be read without changing it for all threads
+    for path in paths:
+        if stat.S_IMODE(path.stat().st_mode) != mode:
+            path.chmod(mode)
 
 
 def verify_manifest(folder: Path) -> None:
