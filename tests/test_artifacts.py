@@ -27,7 +27,7 @@ from bertsmith.model.model import build_model
 from bertsmith.runs import Run
 from bertsmith.tokenization.tokenizer import Tokenizer
 from bertsmith.word_vectors.models import bag_of_vectors
-from tests.conftest import VOCAB
+from tests.support.texts import VOCAB
 
 
 def list_paths(folder: Path) -> list[str]:

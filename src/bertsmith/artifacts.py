@@ -1,6 +1,7 @@
 """Artifact folders, written atomically, with a manifest of the size and SHA-256 of every file.
 
-Also here: resolving the path that a setting names, locking an output folder, atomic file writes and content hashes.
+Also here: resolving the path that a setting names, telling what a folder is, locking an output folder, atomic file writes and
+content hashes.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from filelock import FileLock, Timeout, lock_descriptor
@@ -24,6 +25,12 @@ MANIFEST = "manifest.json"
 IN_PROGRESS = ".making"  # marker file of a folder that is still being written: if a run died there, it is safe to remove
 MODEL_KEYS = ("model", "init", "folder")  # recipe keys that name a model, which may be a shipped one
 MODEL_PART_KEYS = ("tokenizer", "extend")  # recipe keys that name a part of a model
+
+FolderKind = Literal[
+    "tokenizer", "corpus", "pre-trained model", "fine-tuned model", "word vectors", "Hugging Face folder", "unfinished run"
+]
+MODEL_KINDS = ("pre-trained model", "fine-tuned model", "word vectors")
+CORPUS_TOKENS = "tokens.bin"  # the file that every corpus has, and no other folder
 
 
 class FileEntry(msgspec.Struct):
@@ -53,6 +60,44 @@ def resolve_path(name_or_path: str | Path, key: str) -> Path:
     if key in (*MODEL_KEYS, *MODEL_PART_KEYS) and not path.exists():
         path = shipped.find_folder(str(name_or_path)) or _check_model_name(path, key)
     return path.resolve() if path.is_symlink() or not path.name else path
+
+
+def detect_kind(folder: Path) -> FolderKind | None:
+    """What a folder is, by its files and those that its manifest lists; None if nothing is there, or another program's files.
+
+    A name where nothing is, beside the `.part` folder of a stage that was interrupted, is an unfinished run.
+    """
+    if not folder.is_dir():
+        return "unfinished run" if folder.with_name(folder.name + ".part").is_dir() else None
+    names = {path.name for path in folder.iterdir()}
+    manifest = read_json(folder / MANIFEST) if MANIFEST in names else {}
+    names |= set(files) if isinstance(manifest, dict) and isinstance(files := manifest.get("files"), dict) else set()
+    if CORPUS_TOKENS in names:
+        return "corpus"
+    if "config.json" in names:
+        config = read_json(folder / "config.json")
+        if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
+            return "Hugging Face folder"
+        is_vectors = config.get("family") == "vectors" and "task" not in config
+        return "word vectors" if is_vectors else "fine-tuned model" if "task" in config else "pre-trained model"
+    if names & {"state", "metrics.jsonl"}:
+        return "unfinished run"
+    if "modules.json" in names or any(name.endswith((".safetensors", ".bin")) for name in names):
+        return "Hugging Face folder"
+    return "tokenizer" if names & {"tokenizer.json", "vocab.txt"} else None
+
+
+def require_kind(folder: Path, wanted: str) -> None:
+    """Raise unless a folder is the `corpus`, `checkpoint` or `tokenizer` that is wanted, saying what it is and what to do."""
+    kind = detect_kind(folder)
+    if kind == wanted or (kind in MODEL_KINDS and wanted == "checkpoint"):
+        return
+    noun = "bertsmith checkpoint" if wanted == "checkpoint" else wanted
+    if kind is not None:
+        problem = f"{folder} is {_with_article(kind)}, not a {noun}"
+    else:
+        problem = f"{folder} is not a {noun} folder" if folder.exists() else f"there is no folder {folder}"
+    raise UserError(f"{problem}; {_way_out(folder, kind, wanted)}")
 
 
 def check_writable(folder: Path, *allowed_patterns: str) -> Path:
@@ -205,7 +250,7 @@ def _check_model_name(path: Path, key: str) -> Path:
     """Raise for a missing name that is no path: a hub name, or a misspelled model. Paths are checked by whoever reads them."""
     name = str(path)
     is_repo_id = hub_names.find_repo_id(name) is not None and (len(path.parts) == 1 or not path.parent.exists())
-    if path.is_symlink() or not (is_repo_id or len(path.parts) == 1):
+    if path.is_symlink() or not (is_repo_id or len(path.parts) == 1) or detect_kind(path) is not None:
         return path
     if key in MODEL_KEYS:
         hint = f"{hub_names.import_hint(name, key)}; preset of that size: {hub_names.find_preset(name)}" if is_repo_id else ""
@@ -216,6 +261,30 @@ def _check_model_name(path: Path, key: str) -> Path:
     if is_repo_id and len(path.parts) == 1:  # a tokenizer
         raise UserError(f"there is no folder {name}; {hub_names.import_hint(name, key)}")
     return path
+
+
+def _with_article(kind: FolderKind) -> str:
+    return {"word vectors": "a folder of word vectors", "unfinished run": "an unfinished run"}.get(kind, f"a {kind}")
+
+
+def _way_out(folder: Path, kind: FolderKind | None, wanted: str) -> str:
+    """How to get a folder of the wanted kind, as the end of an error message."""
+    if kind == "unfinished run":
+        return "it has not finished: run the same command again to resume"
+    if kind == "Hugging Face folder":
+        return f"convert it with `bertsmith import source={folder} out=...`, and give that folder"
+    if folder.is_file():
+        return f"to convert a word vector file, run `bertsmith import source={folder} out=...`"
+    if wanted == "corpus":
+        tokenizer = f"tokenizer={folder} " if kind else ""
+        return f"create one with `bertsmith prepare {tokenizer}texts=FILES out=...`"
+    if wanted == "tokenizer":  # every other kind has one
+        return "give a tokenizer folder, a tokenizer.json or a vocab.txt"
+    if kind == "corpus":
+        return f"train one on it with `bertsmith pretrain corpus={folder} out=...`"
+    if wanted == "run":
+        return "give the output folder of `pretrain` or `finetune`, finished or not"
+    return f"give the output folder of {'' if wanted == 'checkpoint' else '`prepare`, '}`pretrain`, `finetune` or `import`"
 
 
 def _lock_path(out: Path) -> Path:

@@ -81,13 +81,13 @@ def test_bad_input_foreign_checkpoint_suggests_import(tmp_path, stage):
         "finetune": ["task=classify", f"data.train={data}", f"out={tmp_path / 'out'}"],
     }
     message = run_cli_error(stage, f"model={tmp_path / 'hf'}", *settings[stage])
-    assert "is not a bertsmith checkpoint; to convert a Hugging Face folder, run `bertsmith import source=" in message
+    assert "is a Hugging Face folder, not a bertsmith checkpoint; convert it with `bertsmith import source=" in message
 
 
 def test_bad_input_foreign_checkpoint_as_init_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     recipe = PretrainRecipe(corpus="c", out="o", init=str(tmp_path))
-    with pytest.raises(UserError, match="is not a bertsmith checkpoint"):
+    with pytest.raises(UserError, match="not a bertsmith checkpoint"):
         build_model_config(recipe, None)  # before the corpus is opened
 
 

@@ -58,7 +58,7 @@ def test_plan_machines_are_those_of_the_table():
         ({"train": {"epochs": 2}}, "train.epochs needs a corpus"),
         ({"train": {}}, "no duration is set"),
         ({"train": {"steps": 1}, "machine": "h20"}, "did you mean 'h200'?"),
-        ({"train": {"steps": 1}, "corpus": "absent"}, "absent is not a corpus folder"),
+        ({"train": {"steps": 1}, "corpus": "absent"}, "there is no folder absent; create one with `bertsmith prepare"),
         ({"train": {"steps": 1}, "max_length": [128, 512], "phase_fractions": [0.5]}, "does not match max_length"),
     ],
 )

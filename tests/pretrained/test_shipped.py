@@ -94,7 +94,7 @@ def test_unknown_model_name_lists_shipped_models(ships, capsys, argv):
 
 
 def test_missing_path_is_not_taken_for_a_shipped_name(ships):
-    with pytest.raises(UserError, match="out/tiny-en contains no model"):
+    with pytest.raises(UserError, match="there is no folder out/tiny-en"):
         bertsmith.load("out/tiny-en")
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import MANIFEST, read_json, verify_manifest
+from ..artifacts import CORPUS_TOKENS, read_json, require_kind, verify_manifest
 from ..errors import UserError
 from ..rng import Stream, permutation
 from ..tokenization.tokenizer import Tokenizer
 
-TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE = "tokens.bin", "sentences.bin", "documents.bin", "words.bin"
+TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE = CORPUS_TOKENS, "sentences.bin", "documents.bin", "words.bin"
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,7 @@ class Corpus:
     @classmethod
     def open(cls, path: Path, verify_checksums: bool = True) -> "Corpus":
         """Map a folder written by `prepare`; `verify_checksums` takes about a second per gigabyte."""
-        if not (path / MANIFEST).exists():
-            unfinished = path.with_name(path.name + ".part")
-            hint = (
-                "`bertsmith prepare` was interrupted: run it again to resume"
-                if unfinished.exists()
-                else "create one with `bertsmith prepare`"
-            )
-            raise UserError(f"{path} is not a corpus folder; {hint}")
+        require_kind(path, "corpus")
         if verify_checksums:
             verify_manifest(path)
         card = read_json(path / "card.json")

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..artifacts import MANIFEST, read_json
+from ..artifacts import MANIFEST, MODEL_KINDS, detect_kind, read_json, require_kind
 from ..config import from_dict
 from ..corpus.build import is_interrupted
-from ..corpus.store import TOKENS_FILE, Corpus
+from ..corpus.store import Corpus
 from ..errors import UserError
 from ..model import checkpoint
 from ..model.model import Model
@@ -38,14 +38,14 @@ from .probe import Probe, build_probe
 from .run_checks import check_lr_too_high, check_lr_too_low, check_overfitting, check_unigram_baseline, compute_unigram_loss
 from .run_log import RunSettings, TrainingLog, read_log
 
-FolderKind = Literal["corpus", "checkpoint", "run"]
+ReportKind = Literal["corpus", "checkpoint", "run"]
 
 
 @dataclass
 class DiagnosticReport:
     """The findings about a folder, in the order of the checks."""
 
-    kind: FolderKind
+    kind: ReportKind
     findings: list[Finding] = field(default_factory=list)
     not_checked: list[str] = field(default_factory=list)  # checks that were not possible, with the reason
 
@@ -57,22 +57,21 @@ class DiagnosticReport:
         self.findings += findings
 
 
-def detect_kind(folder: Path) -> FolderKind:
-    """The kind of a folder, by the files in it."""
-    if (folder / TOKENS_FILE).exists() or (not (folder / MANIFEST).exists() and is_interrupted(folder)):
+def choose_report(folder: Path) -> ReportKind:
+    """Which checks apply to a folder, by what it is."""
+    kind = detect_kind(folder)
+    if kind == "corpus" or (not (folder / MANIFEST).exists() and is_interrupted(folder)):
         return "corpus"
-    if (folder / "config.json").exists():
-        checkpoint.read_config(folder)  # raises for checkpoints of other libraries
-        return "checkpoint"
-    if (folder / "state").is_dir() or (folder / "metrics.jsonl").exists():
+    if kind == "unfinished run" and folder.is_dir():
         return "run"
-    problem = f"{folder} is neither a corpus nor a checkpoint" if folder.is_dir() else f"there is no folder {folder}"
-    raise UserError(f"{problem}; give the output folder of `prepare`, `pretrain`, `finetune` or `import`, finished or not")
+    if kind not in MODEL_KINDS:
+        require_kind(folder, "corpus, checkpoint or run")
+    return "checkpoint"
 
 
 def examine_folder(folder: Path, corpus_folder: Path | None = None) -> DiagnosticReport:
     """Runs all checks; `corpus_folder` is the corpus of a run, where the folder does not name it or it has moved."""
-    report = DiagnosticReport(detect_kind(folder))
+    report = DiagnosticReport(choose_report(folder))
     if report.kind == "corpus":
         if corpus_folder is not None:
             raise UserError(f"{folder} is a corpus; leave out corpus={corpus_folder}, which applies to the folder of a run")

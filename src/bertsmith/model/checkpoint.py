@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from .. import tensors
-from ..artifacts import MANIFEST, atomic_folder, read_json, verify_manifest, write_json
+from ..artifacts import MANIFEST, atomic_folder, read_json, require_kind, verify_manifest, write_json
 from ..config import from_dict, to_dict
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
@@ -66,16 +66,7 @@ def save_weights(folder: Path, weights: dict[str, Tensor], max_shard_size: int =
 
 def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer, dict[str, Any]]:
     """The model in eval mode, its tokenizer and its card."""
-    if not (folder / "config.json").exists():
-        is_training = (folder / "state").exists()
-        hint = (
-            "its training has not finished; run the same command again to resume"
-            if is_training
-            else "give the output folder of `pretrain`, `finetune` or `import`"
-        )
-        if folder.is_file():
-            hint = f"to convert a word vector file, run `bertsmith import source={folder} out=...`"
-        raise UserError(f"{folder} contains no model; {hint}")
+    require_kind(folder, "checkpoint")
     if verify_checksums and (folder / MANIFEST).exists():
         verify_manifest(folder)
     config = from_dict(ModelConfig, read_config(folder)["model"], str(folder / "config.json"))
@@ -87,13 +78,9 @@ def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer,
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json; one that bertsmith did not write (a Hugging Face folder, for example) raises a UserError."""
-    config = read_json(folder / "config.json")
-    if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
-        raise UserError(
-            f"{folder} is not a bertsmith checkpoint; to convert a Hugging Face folder, run "
-            f"`bertsmith import source={folder} out=...`"
-        )
+    """Read config.json; a UserError for a folder without a model of ours (a Hugging Face folder, a corpus ...)."""
+    require_kind(folder, "checkpoint")
+    config: dict[str, Any] = read_json(folder / "config.json")
     _check_format_version(config.get("format_version"), folder / "config.json")
     return config
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ..artifacts import read_json
+from ..artifacts import MODEL_KINDS, detect_kind, read_json, require_kind
 from ..errors import UserError
 from .charts import HALF_WIDTH, Series, extract_points, line_chart
 from .html import Section, render
@@ -24,8 +24,8 @@ MetricRows = list[dict[str, Any]]
 def read_metrics(folder: Path) -> MetricRows:
     """The rows of metrics.jsonl, without those that a rollback undid and without an incomplete last line."""
     path = folder / "metrics.jsonl"
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}; give the output folder of `pretrain`, finished or not")
+    if detect_kind(folder) not in (*MODEL_KINDS, "unfinished run"):
+        require_kind(folder, "run")
     if not path.exists() or not path.stat().st_size:
         raise UserError(f"{path} has no rows yet; a run writes the first one after train.log_every steps")
     rows: MetricRows = []

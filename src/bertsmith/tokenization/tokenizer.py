@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as TokenizerFast
 
-from ..artifacts import fingerprint, write_atomic
+from ..artifacts import detect_kind, fingerprint, require_kind, write_atomic
 from ..errors import UserError
 from . import chinese
 from .characters import Lexicon, assign_oov_ids
@@ -54,6 +54,9 @@ class Tokenizer:
         path = path / "tokenizer.json" if path.is_dir() and not (path / "vocab.txt").exists() else path
         path = next((p for p in (path / "tokenizer.json", path / "vocab.txt") if p.exists()), path)
         if not path.exists():
+            folder = path.parent if path.name == "tokenizer.json" else path
+            if detect_kind(folder) is not None:
+                require_kind(folder, "tokenizer")
             raise UserError(f"there is no tokenizer at {path}; give a tokenizer folder, a tokenizer.json or a vocab.txt")
         if path.suffix == ".json":
             return cls.from_json(path.read_bytes(), str(path))

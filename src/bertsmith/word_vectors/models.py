@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..artifacts import MANIFEST, verify_manifest
+from ..artifacts import MANIFEST, detect_kind, require_kind, verify_manifest
 from ..console import Console
 from ..errors import UserError
 from ..model import checkpoint
@@ -75,8 +75,9 @@ NGRAM_TABLE = "encoder.input_embeddings.ngram_embeddings.weight"  # of character
 
 def load_vectors(path: Path) -> KeyedVectors:
     """Vectors of a file (text, .bin, .npy), or of the whole words of the tokenizer in a model folder."""
-    if not path.is_dir():
+    if not path.is_dir() and detect_kind(path) is None:
         return read_vectors(path)
+    require_kind(path, "checkpoint")
     if (path / MANIFEST).exists():
         verify_manifest(path)
     weights = checkpoint.load_weights(path)
