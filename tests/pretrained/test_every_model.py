@@ -1,5 +1,7 @@
 """Every shipped model: size, checksums, card, plausible predictions."""
 
+import re
+
 import pytest
 
 import bertsmith
@@ -54,3 +56,10 @@ def test_shipped_model_fills_masks_sensibly(name, tmp_path, monkeypatch):
         predicted = [prediction["token_str"] for prediction in model.fill(text, top_k=10)]
         assert set(predicted) & set(expected.split()), f"{text} {predicted}"
         assert not set(predicted[:5]) & {"[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"}
+
+
+@every_model
+def test_shipped_model_names_no_path_of_the_machine_it_was_trained_on(name):
+    for file in ("config.json", "card.json", "card.md", "metrics.jsonl"):
+        text = (shipped.ROOT / name / file).read_text(encoding="utf-8")
+        assert not re.search(r"(?<![\w.\])])/(tmp|home|root|work|mnt|data|Users|var)/", text), file

@@ -10,6 +10,7 @@ import torch
 import bertsmith
 from bertsmith import cli, tensors
 from bertsmith.artifacts import read_json, write_json
+from bertsmith.commands import export
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.int8 import INT8_FORMAT, SCALE_SUFFIX
@@ -198,3 +199,21 @@ def test_int8_export_from_the_command_line(source, tmp_path, capsys):
     assert cli.main(["export", *words, "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "int8"
     assert "| SST-2 | 51.0 | 50.0 |" in (tmp_path / "x" / "card.md").read_text(encoding="utf-8")
+
+
+def test_int8_export_with_a_card_names_no_folders_of_this_machine(source, tmp_path):
+    """As models are shipped: absolute paths of the recipe and the command are only names."""
+    shutil.copytree(source, tmp_path / "trained")
+    (tmp_path / "trained" / "manifest.json").unlink()
+    record = read_json(source / "config.json") | {"recipe": {"corpus": "/home/me/corpus", "texts": ["C:\\data\\a.txt", "b.txt"]}}
+    write_json(tmp_path / "trained" / "config.json", record)
+    command = ["bertsmith", "pretrain", "recipes/a.toml", "out=/home/me/out/a", "model=a/b", "~/x", "--json"]
+    write_json(tmp_path / "trained" / "card.json", {"command": command, "about": "1/2 of it"})
+    recipe = {"model": str(tmp_path / "trained"), "format": "int8"}
+    export.run(export.Recipe(**recipe, out=str(tmp_path / "shared"), card=str(write_facts(tmp_path))), True)
+    export.run(export.Recipe(**recipe, out=str(tmp_path / "mine")), True)
+    shared, mine = (read_json(tmp_path / name / "config.json")["recipe"] for name in ("shared", "mine"))
+    assert shared == {"corpus": "corpus", "texts": ["a.txt", "b.txt"]} and mine == record["recipe"]
+    assert read_json(tmp_path / "shared" / "card.json") == {
+        "command": ["bertsmith", "pretrain", "recipes/a.toml", "out=a", "model=a/b", "x", "--json"], "about": "1/2 of it",
+    }  # fmt: skip

@@ -1,7 +1,8 @@
 """Export of a checkpoint with int8 weights (a quarter of the size) and a model card, the form in which models are shipped."""
 
+import re
 import shutil
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from ..tokenization.tokenizer import Tokenizer
 from .huggingface.folder import EXTRA_TENSORS_FILE
 
 COPIED_FILES = ("metrics.jsonl", EXTRA_TENSORS_FILE)  # copied if the source has them
+ABSOLUTE_PATH = re.compile(r"(?P<key>(?:[A-Za-z_][\w.]*=)?)(?P<path>(?:~?/|[A-Za-z]:[\\/])[^\n]*)")
 MAX_ERROR_STEPS = 0.5 + 1e-3  # in quantisation steps: half a step of rounding error, and float32 arithmetic
 
 
@@ -31,7 +33,10 @@ def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Conso
     with lock_output(out):
         check_writable(out)
         with atomic_folder(out) as part:
-            result = _write_int8(part, source, model, tokenizer, card)
+            record = checkpoint.read_config(source)
+            if facts:  # to be published
+                card, record = strip_folders(card), strip_folders(record)
+            result = _write_int8(part, source, model, tokenizer, card, record)
             if facts:
                 write_atomic(part / CARD_FILE, _render_card(out.absolute().name, facts, part).encode())
     size = sum(path.stat().st_size for path in out.iterdir())
@@ -42,9 +47,23 @@ def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Conso
     return {"out": str(out), "format": "int8", "bytes": size, **result}
 
 
-def _write_int8(part: Path, source: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any]) -> dict[str, float]:
+def strip_folders(value: Any) -> Any:
+    """A card or record in which absolute paths, alone or as `key=PATH`, are only names: others have no use for the folders of
+    the machine that a model was trained on."""
+    if isinstance(value, dict):
+        return {name: strip_folders(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [strip_folders(item) for item in value]
+    if isinstance(value, str) and (match := ABSOLUTE_PATH.fullmatch(value)):
+        return match["key"] + PureWindowsPath(match["path"]).name  # both separators
+    return value
+
+
+def _write_int8(
+    part: Path, source: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any]
+) -> dict[str, float]:
     rewritten = ("model", "weights")
-    record = {name: value for name, value in checkpoint.read_config(source).items() if name not in rewritten}
+    record = {name: value for name, value in record.items() if name not in rewritten}
     # without the id of the run, which wrote other weights
     card_values = {name: value for name, value in card.items() if name != "identity"}
     checkpoint.write_files(part, model, tokenizer, card_values, record, as_int8=True)
