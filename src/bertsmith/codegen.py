@@ -20,7 +20,7 @@ WIDTH = 120
 # Keys of type text that hold a path, and so also take a pathlib.Path.
 PATH_KEYS = (
     *("texts", "out", "tokenizer", "extend", "corpus", "valid", "init", "vectors", "source", "model", "models", "data"),
-    *("train", "dev", "against", "documents", "folder", "card"),
+    *("train", "dev", "test", "against", "documents", "folder", "card"),
 )
 
 

@@ -214,8 +214,12 @@ class Data(TypedDict, total=False):
     """training file"""
     dev: StrPath | None
     """dev file, for evaluation, early stopping and thresholds"""
+    test: StrPath | None
+    """test file, scored once with the final model; nothing is chosen by it"""
     columns: dict[str, str]
     """column names: { text = NAME, text_b = NAME, label = NAME ... }"""
+    encoding: str
+    """encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ..."""
     skip_bad: bool
     """skip invalid rows and count them, instead of stopping"""
 

@@ -354,6 +354,7 @@ def evaluate(
     model: StrPath,
     data: StrPath,
     columns: dict[str, str] | None = None,
+    encoding: str = "utf-8",
     skip_bad: bool = False,
     against: StrPath | None = None,
     errors: int = 30,
@@ -372,6 +373,7 @@ def evaluate(
         model: checkpoint folder made by `finetune`
         data: labelled file to evaluate on
         columns: column names: { text = NAME, label = NAME ... }; default: as in training
+        encoding: encoding of data: utf-8, gb18030, latin-1 ...
         skip_bad: skip invalid rows and count them, instead of stopping
         against: another model of the same task to compare with, on the same examples
         errors: number of the worst errors in the report
@@ -472,6 +474,7 @@ def predict(
     options: Sequence[str] | str | None = None,
     data: StrPath | None = None,
     columns: dict[str, str] | None = None,
+    encoding: str = "utf-8",
     skip_bad: bool = False,
     top_k: int | None = None,
     iterative: bool = False,
@@ -479,6 +482,7 @@ def predict(
     generate: t.Generate = "greedy",
     likelihood: bool = False,
     out: StrPath | None = None,
+    overwrite: bool = False,
     batch_tokens: int | None = None,
     device: str = "auto",
     precision: Literal["auto", "fp32", "bf16"] = "auto",
@@ -499,6 +503,7 @@ def predict(
         options: choose: the options
         data: input file in the task's format, or .txt with one text per line; labels are ignored
         columns: column names: { text = NAME, text_b = NAME ... }; default: as in training
+        encoding: encoding of data: utf-8, gb18030, latin-1 ...
         skip_bad: write {"error": ...} for invalid rows, instead of stopping
         top_k: predictions per [MASK] (default 5); answer: list candidates too; classify: only the top scores
         iterative: fill several masks one by one, most confident first, instead of independently
@@ -506,6 +511,7 @@ def predict(
         generate: decoding of generated text: greedy, sample or beam; default: greedy, or the task's own
         likelihood: log-likelihood of texts under a pre-trained model (pseudo-log-likelihood for a masked LM)
         out: output .jsonl file; default: standard output
+        overwrite: replace an existing out of other inputs or settings; default: refuse
         batch_tokens: tokens per batch; default: chosen for the device
         device: auto, cpu, cuda or cuda:0
         precision: auto: bf16 on a GPU, fp32 on a CPU
@@ -522,7 +528,9 @@ def embed(
     text: str | None = None,
     data: StrPath | None = None,
     columns: dict[str, str] | None = None,
+    encoding: str = "utf-8",
     out: StrPath | None = None,
+    overwrite: bool = False,
     pooling: Literal["mean", "cls"] | None = None,
     documents: StrPath | None = None,
     top_k: int = 5,
@@ -544,9 +552,11 @@ def embed(
     Args:
         model: checkpoint folder (fine-tuned, pre-trained or imported); for words also a vector file
         text: a text to embed
-        data: file of texts: .txt with one per line, or the column `text` of .tsv, .csv, .jsonl
+        data: file of texts: .txt with one per line, or the column `text` of a table
         columns: column names: { text = NAME }
+        encoding: encoding of data and documents: utf-8, gb18030, latin-1 ...
         out: output file: .npy with one row per text; with documents, .jsonl of the hits
+        overwrite: replace an existing out of other inputs or settings; default: refuse
         pooling: pooling of token vectors: mean or cls; default: the model's own, else mean
         documents: documents to search for each text: a .npy of vectors, or a file of texts
         top_k: number of results per query (documents, word, analogy)

@@ -66,7 +66,8 @@ def test_predict_resumes_an_interrupted_run_byte_for_byte(folders, data, tmp_pat
     stderr = run_cli(*argv, f"out={tmp_path / 'part.jsonl'}").stderr
     assert ("resuming after" in stderr) == (expected[:cut].count(b"\n") > 0)
     assert (tmp_path / "part.jsonl").read_bytes() == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["asked.jsonl", "part.jsonl", "whole.jsonl"]
+    records = [".part.jsonl.run.json", ".whole.jsonl.run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*records, "asked.jsonl", "part.jsonl", "whole.jsonl"]
 
 
 def test_predict_resumes_after_sigkill_byte_for_byte(folders, tmp_path):
@@ -343,3 +344,36 @@ def test_partial_line_is_truncated(tmp_path):
     with (tmp_path / "b.part").open("ab+") as file:
         assert output_files._count_complete_lines(file) == 0
     assert (tmp_path / "b.part").read_bytes() == b""
+
+
+def test_predict_does_not_overwrite_the_output_of_other_inputs(folders, data, tmp_path):
+    out = tmp_path / "out.jsonl"
+    argv = ["predict", f"model={folders['classify']}", f"data={data}", f"out={out}"]
+    run_cli(*argv)
+    first, changed_at = out.read_bytes(), out.stat().st_mtime_ns
+    assert "230 answers of this command already" in run_cli(*argv).stderr and out.stat().st_mtime_ns == changed_at
+    write_jsonl(data, [{"text": text} for text in random_texts(20, seed=1)])
+    assert "out.jsonl exists and has the output of other inputs" in run_cli_error(*argv)
+    assert out.read_bytes() == first
+    run_cli(*argv, "overwrite=true")
+    assert out.read_bytes().count(b"\n") == 20
+    foreign = tmp_path / "notes.jsonl"
+    foreign.write_text("mine\n")
+    assert "overwrite=true" in run_cli_error(*argv[:-1], f"out={foreign}") and foreign.read_text() == "mine\n"
+
+
+def test_embed_does_not_overwrite_the_output_of_other_inputs(folders, data, tmp_path):
+    out = tmp_path / "out.npy"
+    argv = ["embed", f"model={folders['words']}", f"data={data}", f"out={out}"]
+    result = run_cli_json(*argv)
+    assert run_cli_json(*argv) == result
+    assert "overwrite=true" in run_cli_error(*argv, "pooling=cls")
+    assert run_cli_json(*argv, "pooling=cls", "overwrite=true")["pooling"] == "cls"
+
+
+def test_predict_reads_other_encodings(folders, tmp_path):
+    data = tmp_path / "rows.tsv"
+    data.write_bytes("text\tid\n天地\t甲\n".encode("gb18030"))
+    argv = ["predict", f"model={folders['classify']}", f"data={data}"]
+    assert "it is not UTF-8" in run_cli_error(*argv)
+    assert json.loads(run_cli(*argv, "encoding=gb18030").stdout)["id"] == "甲"

@@ -208,3 +208,57 @@ def test_question_answering_truncates_long_question(tokenizer):
         (token_types == 1).sum() > 2 for token_types in encoded.token_type_ids
     )
     assert QuestionAnswering().decode(gold_logits(encoded), encoded, [example])[0].answer == "The people"
+
+
+class CountingTokenizer:
+    """A tokenizer whose encodings count how often their contents, copied whole each time, are asked for."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.num_copies = tokenizer, 0
+
+    def __getattr__(self, name):
+        return getattr(self.tokenizer, name)
+
+    def encode_batch(self, texts, return_offsets=True):
+        return [CountingEncoding(encoding, self) for encoding in self.tokenizer.encode_batch(texts, return_offsets)]
+
+
+class CountingEncoding:
+    def __init__(self, encoding, counter):
+        self.encoding, self.counter = encoding, counter
+
+    def __getattr__(self, name):
+        self.counter.num_copies += 1
+        return getattr(self.encoding, name)
+
+
+def test_encoding_a_long_passage_copies_it_once_and_not_per_window(tokenizer):
+    questions = [QuestionAnsweringExample(question="who ?", context=PASSAGE * 100) for _ in range(3)]
+    counting = CountingTokenizer(tokenizer)
+    encoded = QuestionAnswering().encode(questions, counting, 32)
+    assert len(encoded.input_ids) > 300
+    assert counting.num_copies == len(questions) + 2  # the ids of each question, ids and offsets of their one context
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_rows_of_questions_are_read_as_squad_files_are(tmp_path, form):
+    rows = [
+        {"id": "a", "context": PASSAGE, "question": "who ?",
+         "answers": {"text": ["Zebra-town"], "answer_start": [PASSAGE.index("Zebra")]}},
+        {"id": "b", "context": PASSAGE, "question": "why ?", "answers": {"text": [], "answer_start": []}},
+    ]  # fmt: skip
+    path = tmp_path / f"dev.{form}"
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+    examples = list(QuestionAnswering(no_answer=True).read(path))
+    assert [(example.id, example.answers) for example in examples] == [("a", ("Zebra-town",)), ("b", ())]
+    assert PASSAGE[slice(*examples[0].span)] == "Zebra-town"
+
+
+def test_squad_with_a_lone_surrogate_is_a_bad_row(tmp_path):
+    path = write_squad(tmp_path, ("a", answers_at("Zebra-town")), ("\ud83d", answers_at("Zebra-town")))
+    reader = QuestionAnswering(skip_bad=True).read(path)
+    assert len(list(reader)) == 1 and "lone surrogate" in reader.errors[0]

@@ -36,6 +36,13 @@ def test_regression_rejects_labels_that_are_not_finite(tmp_path, label):
     assert len(list(reader)) == 1 and reader.num_skipped == 1
 
 
+@pytest.mark.parametrize("label", ["1e39", "-1e30", "1" + "0" * 40])
+def test_regression_rejects_labels_whose_loss_is_not_finite_in_float32(tmp_path, label):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": 1e6}}\n{{"text": "b", "label": {label}}}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: label is .*, too large to train on"):
+        list(TextRegression().read(tmp_path / "a.jsonl"))
+
+
 def test_regression_averages_outputs_of_windows():
     task = TextRegression(long_text="window", doc_stride=10)
     examples = [RegressionExample("of and " * 20, label=2.5), RegressionExample("the", "people", 1.0)]

@@ -1,6 +1,7 @@
 """Reading .tsv, .csv and .jsonl rows: invalid rows raise an error with file and line, or are skipped and counted."""
 
 import gzip
+import json
 import lzma
 
 import pytest
@@ -131,3 +132,73 @@ def test_row_of_a_million_characters(tmp_path, name):
         "a.jsonl": f'{{"text": "{text}"}}\n',
     }
     assert list(read_texts(write_file(tmp_path, name, contents[name]))) == [text]
+
+
+ROWS = [{"text": "天地 café", "label": "甲"}, {"text": "b", "label": "乙"}]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "gbk", "utf-16", "utf-16-le"])
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_tables_are_read_in_other_encodings(tmp_path, encoding, name):
+    separator = {"a.tsv": "\t", "a.csv": ","}.get(name)
+    rows = [{**row, "text": row["text"].replace("é", "e")} for row in ROWS]
+    lines = (
+        [json.dumps(row, ensure_ascii=False) for row in rows]
+        if separator is None
+        else [separator.join(row) for row in (["text", "label"], *(row.values() for row in rows))]
+    )
+    path = write_file(tmp_path, name, ("\r\n".join(lines) + "\n").encode(encoding))
+    assert [row.values for row in read_rows(path, encoding=encoding)] == rows
+
+
+def test_latin_1_is_read_and_named_in_the_error_without_it(tmp_path):
+    path = write_file(tmp_path, "a.tsv", "text\tlabel\ncafé\t1\n".encode("latin-1"))
+    assert [row.values["text"] for row in read_rows(path, encoding="latin-1")] == ["café"]
+    with pytest.raises(BadRow, match=r"line 2: it is not UTF-8 \(encoding=.*data\.encoding=.*latin-1"):
+        list(read_texts(path))
+
+
+def test_multibyte_characters_across_chunks_are_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertsmith.tokenization.files.CHUNK_BYTES", 7)
+    for encoding in ("utf-8", "gb18030", "utf-16"):
+        path = write_file(tmp_path, "a.txt", "天地玄黄\n宇宙 洪荒\n".encode(encoding))
+        assert [row.values["text"] for row in read_rows(path, encoding=encoding)] == ["天地玄黄", "宇宙 洪荒"]
+
+
+def test_bytes_that_the_encoding_does_not_have_are_a_bad_row(tmp_path):
+    path = write_file(tmp_path, "a.tsv", "text\tlabel\n天\t1\n".encode("gbk") + b"\xff\xff\t1\nb\t1\n")
+    reader = ExampleReader(path, read_examples(path, lambda row: row.get_text("text"), {}, encoding="gbk"), skip_bad=True)
+    assert list(reader) == ["天", "b"] and "line 3: it is not GBK" in reader.errors[0]
+    with pytest.raises(UserError, match="encoding=klingon is not an encoding"):
+        list(read_rows(path, encoding="klingon"))
+
+
+def test_byte_order_marks_of_joined_files_are_no_text(tmp_path):
+    path = write_file(tmp_path, "a.jsonl", b'\xef\xbb\xbf{"text": "one"}\n\xef\xbb\xbf{"text": "two"}\n\xef\xbb\xbf')
+    assert list(read_texts(path)) == ["one", "two"]
+    path = write_file(tmp_path, "a.tsv", b"\xef\xbb\xbftext\tlabel\none\t0\n\xef\xbb\xbf\n\xef\xbb\xbf")
+    assert list(read_texts(path)) == ["one"]
+    path = write_file(tmp_path, "a.txt", b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n\xef\xbb\xbf")
+    assert list(read_texts(path)) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "row", [r'{"text": "a", "label": "\ud83d"}', r'{"text": "\udc00"}', r'{"text": "a", "id": ["\ud83d"]}']
+)
+def test_lone_surrogates_in_json_are_bad_rows(tmp_path, row):
+    path = write_file(tmp_path, "a.jsonl", '{"text": "\\ud83d\\ude00"}\n' + row + "\n")
+    with pytest.raises(BadRow, match=r"a\.jsonl, line 2: \w+ has the lone surrogate"):
+        list(read_texts(path))
+    reader = read_texts(path, skip_bad=True)
+    assert list(reader) == ["\U0001f600"] and reader.num_skipped == 1
+
+
+def test_parquet_rows_are_read_with_missing_values_as_null(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    table = {"text": ["天", "b", None], "label": [1.0, float("nan"), 3.0], "tokens": [["a"], [], None]}
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(table), path)
+    rows = list(read_rows(path))
+    assert [row.values["label"] for row in rows] == [1.0, None, 3.0] and rows[0].values["tokens"] == ["a"]
+    with pytest.raises(BadRow, match=r"a\.parquet, row 3: text is null"):
+        list(read_texts(path))

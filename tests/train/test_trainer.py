@@ -231,3 +231,15 @@ def test_progress_bar_shows_unigram_baseline(tmp_path, monkeypatch, capsys):
     toy.build_trainer(tmp_path, quiet=False, baseline=("mlm_loss", 6.71)).fit(toy.Data())
     stderr = capsys.readouterr().err
     assert "step 12/12" in stderr and "(unigram" in stderr and "6.71" in stderr and "tokens/s" in stderr
+
+
+def test_run_whose_every_update_was_skipped_fails(tmp_path):
+    config = msgspec.structs.replace(toy.CONFIG, steps=3, max_bad_steps=10)
+
+    def get_batch(k, fraction_done):
+        batch = toy.Data()(k, fraction_done)
+        batch.targets["scale"].fill_(float("inf"))
+        return batch
+
+    with pytest.raises(UserError, match=r"each of the 3 updates was skipped.*nothing was trained"):
+        toy.build_trainer(tmp_path, config).fit(get_batch)

@@ -31,9 +31,11 @@ class Recipe(Config, frozen=True):
 
     model: Annotated[str, "checkpoint folder (fine-tuned, pre-trained or imported); for words also a vector file"]
     text: Annotated[str | None, "a text to embed"] = None
-    data: Annotated[str | None, "file of texts: .txt with one per line, or the column `text` of .tsv, .csv, .jsonl"] = None
+    data: Annotated[str | None, "file of texts: .txt with one per line, or the column `text` of a table"] = None
     columns: Annotated[dict[str, str], "column names: { text = NAME }"] = msgspec.field(default_factory=dict)
+    encoding: Annotated[str, "encoding of data and documents: utf-8, gb18030, latin-1 ..."] = "utf-8"
     out: Annotated[str | None, "output file: .npy with one row per text; with documents, .jsonl of the hits"] = None
+    overwrite: Annotated[bool, "replace an existing out of other inputs or settings; default: refuse"] = False
     pooling: Annotated[Pooling | None, "pooling of token vectors: mean or cls; default: the model's own, else mean"] = None
     documents: Annotated[str | None, "documents to search for each text: a .npy of vectors, or a file of texts"] = None
     top_k: Annotated[PosInt, "number of results per query (documents, word, analogy)"] = 5
@@ -69,14 +71,22 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         raise UserError(f"out={out}: vectors are written as .npy; choose out={out.with_suffix('.npy')}")
     if recipe.documents is None and out is None and recipe.data is not None:
         raise UserError("vectors of a file are written to a file; give out=vectors.npy")
-    console, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
-    if recipe.documents is not None:
-        return _search_documents(recipe, predictor, out, console)
+    console = Console(quiet)
+    run_id = output_files.compute_run_id(recipe, recipe.model, recipe.data, recipe.documents) if out else ""
+    if out and (finished := output_files.read_finished_result(out, run_id, recipe.overwrite)):
+        console.info(f"{out} has the output of this command already")
+        return finished | {"out": recipe.out}
+    predictor = load(recipe.model, recipe.device, recipe.precision)
+    result = (_embed_texts if recipe.documents is None else _search_documents)(recipe, predictor, out, run_id, console)
+    return output_files.record_result(out, result) if out else result
+
+
+def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
     num_texts, hidden_size = _count_texts(recipe), predictor.model.config.encoder.hidden_size
     if out is None:
         sys.stdout.write(json.dumps(predictor.embed(str(recipe.text), recipe.pooling).tolist()) + "\n")
     else:
-        _write_vectors(recipe, predictor, out, (num_texts, hidden_size), console)
+        _write_vectors(recipe, predictor, out, run_id, (num_texts, hidden_size), console)
     return {
         "model": recipe.model,
         "texts": num_texts,
@@ -102,9 +112,11 @@ def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     return {"model": recipe.model, **results}
 
 
-def _write_vectors(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple[int, int], console: Console) -> None:
+def _write_vectors(
+    recipe: Recipe, predictor: Predictor, out: Path, run_id: str, shape: tuple[int, int], console: Console
+) -> None:
     with (
-        output_files.open_array_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data), shape) as output,
+        output_files.open_array_output(out, run_id, shape) as output,
         console.progress_bar("texts") as bar,
     ):
         if num_done := output.num_done:
@@ -116,19 +128,14 @@ def _write_vectors(recipe: Recipe, predictor: Predictor, out: Path, shape: tuple
     console.info(f"{shape[0]:,} vectors of size {shape[1]:,} in {out}")
 
 
-def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, console: Console) -> dict[str, Any]:
+def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
     index, num_answers = _load_documents(recipe, predictor), 0
     if out is None:
         for rows in _iter_chunks(recipe, 0):
             sys.stdout.writelines(line.decode() for line in _hit_lines(recipe, predictor, rows, index))
             num_answers += len(rows)
     else:
-        with output_files.open_line_output(
-            out, output_files.compute_run_id(recipe, recipe.model, recipe.data, recipe.documents)
-        ) as (
-            file,
-            num_written,
-        ):
+        with output_files.open_line_output(out, run_id) as (file, num_written):
             num_answers = num_written - num_written % CHUNK_SIZE
             for rows in _iter_chunks(recipe, num_answers):
                 file.writelines(_hit_lines(recipe, predictor, rows, index)[max(0, num_written - num_answers) :])
@@ -149,7 +156,7 @@ def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
     path = resolve_path(str(recipe.documents), "documents")
     if path.suffix == ".npy":
         return DocumentIndex(_map_vectors(path, predictor.model.config.encoder.hidden_size))
-    rows = list(read_valid_texts(path, recipe.columns))
+    rows = list(read_valid_texts(path, recipe.columns, recipe.encoding))
     return DocumentIndex(_embed(recipe, predictor, rows), [row.text for row in rows])
 
 
@@ -180,7 +187,7 @@ def _iter_rows(recipe: Recipe) -> Iterator[TextRow]:
     return (
         iter([TextRow(recipe.text)])
         if recipe.text is not None
-        else read_valid_texts(resolve_path(str(recipe.data), "data"), recipe.columns)
+        else read_valid_texts(resolve_path(str(recipe.data), "data"), recipe.columns, recipe.encoding)
     )
 
 

@@ -24,6 +24,7 @@ class Recipe(Config, frozen=True):
     columns: Annotated[dict[str, str], "column names: { text = NAME, label = NAME ... }; default: as in training"] = (
         msgspec.field(default_factory=dict)
     )
+    encoding: Annotated[str, "encoding of data: utf-8, gb18030, latin-1 ..."] = "utf-8"
     skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping"] = False
     against: Annotated[str | None, "another model of the same task to compare with, on the same examples"] = None
     errors: Annotated[PosInt, "number of the worst errors in the report"] = 30
@@ -57,7 +58,7 @@ def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, 
     task = predictor.task = msgspec.structs.replace(predictor.require_task(), skip_bad=recipe.skip_bad)
     if recipe.columns and hasattr(task, "columns"):
         task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)
-    rows = task.read(resolve_path(recipe.data, "data"))
+    rows = task.read(resolve_path(recipe.data, "data"), recipe.encoding)
     examples: list[Any] = list(rows)
     if rows.num_skipped:
         console.warn(rows.describe_skipped())

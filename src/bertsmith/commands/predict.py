@@ -49,6 +49,7 @@ class Recipe(Config, frozen=True):
     columns: Annotated[dict[str, str], "column names: { text = NAME, text_b = NAME ... }; default: as in training"] = (
         msgspec.field(default_factory=dict)
     )
+    encoding: Annotated[str, "encoding of data: utf-8, gb18030, latin-1 ..."] = "utf-8"
     skip_bad: Annotated[bool, 'write {"error": ...} for invalid rows, instead of stopping'] = False
     top_k: Annotated[
         PosInt | None, "predictions per [MASK] (default 5); answer: list candidates too; classify: only the top scores"
@@ -62,6 +63,7 @@ class Recipe(Config, frozen=True):
         False
     )
     out: Annotated[str | None, "output .jsonl file; default: standard output"] = None
+    overwrite: Annotated[bool, "replace an existing out of other inputs or settings; default: refuse"] = False
     batch_tokens: Annotated[PosInt | None, "tokens per batch; default: chosen for the device"] = None
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
@@ -73,25 +75,30 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     if bool(inputs) == (recipe.data is not None):
         raise UserError("give text=... or data=FILE, and not both")
     out = output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data) if recipe.out is not None else None
-    console, predictor = Console(quiet), load(recipe.model, recipe.device, recipe.precision)
+    console = Console(quiet)
+    run_id = output_files.compute_run_id(recipe, recipe.model, recipe.data) if out else ""
+    if out and (finished := output_files.read_finished_result(out, run_id, recipe.overwrite)):
+        console.info(f"{out} has the {finished['answers']:,} answers of this command already")
+        return finished | {"out": recipe.out}
+    predictor = load(recipe.model, recipe.device, recipe.precision)
     if out is None:
         count = 0
         for answers in _iter_answers(recipe, predictor, inputs):
             sys.stdout.writelines(_to_json_line(answer).decode() for answer in answers)
             count += len(answers)
     else:
-        count = _write_answers(recipe, predictor, inputs, out, console)
+        count = _write_answers(recipe, predictor, inputs, out, run_id, console)
         if recipe.skip_bad and (num_errors := _count_errors(out)):
             console.warn(f'{num_errors:,} invalid rows; their lines in {out} are {{"error": ...}}')
-    return {"model": recipe.model, "answers": count, "out": recipe.out}
+    result = {"model": recipe.model, "answers": count, "out": recipe.out}
+    return output_files.record_result(out, result) if out else result
 
 
-def _write_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], out: Path, console: Console) -> int:
+def _write_answers(
+    recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], out: Path, run_id: str, console: Console
+) -> int:
     with (
-        output_files.open_line_output(out, output_files.compute_run_id(recipe, recipe.model, recipe.data)) as (
-            file,
-            num_written,
-        ),
+        output_files.open_line_output(out, run_id) as (file, num_written),
         console.progress_bar("answers") as bar,
     ):
         if num_written:
@@ -135,11 +142,11 @@ def _iter_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], 
 def _read_rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
     path = resolve_path(str(recipe.data), "data")
     if _uses_language_model(recipe, predictor):
-        return read_texts(path, recipe.columns, recipe.skip_bad)
+        return read_texts(path, recipe.columns, recipe.skip_bad, recipe.encoding)
     task = predictor.require_task()
     if recipe.columns and hasattr(task, "columns"):
         task = msgspec.structs.replace(task, columns=recipe.columns)
-    return read_requests(task, path, recipe.skip_bad)
+    return read_requests(task, path, recipe.skip_bad, recipe.encoding)
 
 
 def _document_context(recipe: Recipe, predictor: Predictor) -> DocumentContext | None:

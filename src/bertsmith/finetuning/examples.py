@@ -20,6 +20,7 @@ from ..tasks import (
 )
 from ..tasks.scorers.conlleval import are_span_tags
 from ..tasks.seq2seq import Seq2SeqPrediction
+from ..tokenization.tables import normalize_encoding
 from ..tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -31,9 +32,11 @@ class Data(Config, frozen=True):
 
     train: Annotated[str, "training file"]
     dev: Annotated[str | None, "dev file, for evaluation, early stopping and thresholds"] = None
+    test: Annotated[str | None, "test file, scored once with the final model; nothing is chosen by it"] = None
     columns: Annotated[dict[str, str], "column names: { text = NAME, text_b = NAME, label = NAME ... }"] = msgspec.field(
         default_factory=dict
     )
+    encoding: Annotated[str, "encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ..."] = "utf-8"
     skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping"] = False
 
 
@@ -43,19 +46,22 @@ class Examples(NamedTuple):
     task: TaskConfig  # fitted: with labels and other values taken from the training file
     train: list[Any]
     dev: list[Any]  # empty without a dev file
+    test: list[Any]  # empty without a test file
 
 
 def read_examples(recipe: "FinetuneRecipe", tokenizer: Tokenizer, console: Console) -> Examples:
-    """Training and dev examples of a `finetune` recipe, with the task fitted to the training examples.
+    """Training, dev and test examples of a `finetune` recipe, with the task fitted to the training examples.
 
     Unlabelled examples (sentences without tags, questions without answers) are left out.
     """
     task = _complete_task(recipe, tokenizer)
-    train, dev = (_read_file(task, name, console) if name else [] for name in (recipe.data.train, recipe.data.dev))
+    data, encoding = recipe.data, recipe.data.encoding
+    train, dev, test = (_read_file(task, path, encoding, console) if path else [] for path in (data.train, data.dev, data.test))
     task = task.fit(train)
-    if recipe.data.dev:
-        _check_dev(task, dev, recipe.data.dev)
-    return Examples(task, train, dev)
+    for path, examples in ((data.dev, dev), (data.test, test)):
+        if path:
+            _check_scorable(task, examples, path)
+    return Examples(task, train, dev, test)
 
 
 def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig:
@@ -80,16 +86,16 @@ def _replace_settings(task: TaskConfig, settings: dict[str, Any]) -> TaskConfig:
     return from_dict(TaskConfig, to_dict(task) | {"kind": kind} | settings, f"task={kind}")  # type: ignore[arg-type]
 
 
-def _read_file(task: TaskConfig, path: str, console: Console) -> list[Any]:
-    rows = task.read(resolve_path(path, "data"))
+def _read_file(task: TaskConfig, path: str, encoding: str, console: Console) -> list[Any]:
+    rows = task.read(resolve_path(path, "data"), normalize_encoding(encoding, "data.encoding"))
     examples: list[Any] = [example for example in rows if is_labeled(task, example)]
     if rows.num_skipped:
         console.warn(rows.describe_skipped())
     return examples
 
 
-def _check_dev(task: TaskConfig, dev: list[Any], path: str) -> None:
-    """Errors in the dev examples are raised here, before training."""
+def _check_scorable(task: TaskConfig, dev: list[Any], path: str) -> None:
+    """Errors in the dev or test examples are raised here, before training."""
     is_unscored = isinstance(task, TextSimilarity) and any(example.score is None for example in dev)
     if not dev or is_unscored:
         raise UserError(f"{path} cannot be used for evaluation: every example needs a {'score' if is_unscored else 'label'}")

@@ -118,5 +118,5 @@ def _check_new_model(recipe: FinetuneRecipe) -> None:
 def finetune_identity(recipe: FinetuneRecipe) -> str:
     """Hash of the recipe and its input files: runs with the same identity produce the same weights."""
     base = {"model": recipe.model} if isinstance(recipe.model, str) else {}
-    inputs = {"tokenizer": recipe.tokenizer, "vectors": recipe.vectors}
-    return runs.compute_run_id(recipe, **{**base, **inputs, "data.train": recipe.data.train, "data.dev": recipe.data.dev})
+    files = {f"data.{name}": getattr(recipe.data, name) for name in ("train", "dev", "test")}
+    return runs.compute_run_id(recipe, **base, **files, tokenizer=recipe.tokenizer, vectors=recipe.vectors)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from torch import Tensor
@@ -38,6 +38,18 @@ from .seeds import run_seeds
 from .setup import add_special_tokens, build_new_model, build_param_schedule, freeze
 
 
+class FinalScores(NamedTuple):
+    """Evaluations of the final model; None without the file."""
+
+    dev: Evaluation | None
+    test: Evaluation | None
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """The card of the dev file, with the metrics of the test file as `test_metrics`."""
+        return (self.dev.card if self.dev else {}) | ({"test_metrics": self.test.card["metrics"]} if self.test else {})
+
+
 @dataclass(frozen=True)
 class FinetuneRun:
     """A model with its task and examples, and the metric that selects the best checkpoint."""
@@ -60,12 +72,15 @@ class FinetuneRun:
         self.model.train(was_training)
         return scores[self.metric]
 
-    def finish(self) -> Evaluation | None:
-        """Merge LoRA, set eval mode, finalize the task, and evaluate on the dev file if there is one."""
+    def finish(self) -> FinalScores:
+        """Merge LoRA, set eval mode, finalize the task (tuned on the dev file), and evaluate on the dev and test files."""
         lora.merge_and_unload(self.model)
         self.model.eval()
         self.predictor.task = self.objective.finalize_task(self.model)
-        return evaluate_model(self.predictor, self.examples.dev, tune=True) if self.examples.dev else None
+        dev = evaluate_model(self.predictor, self.examples.dev, tune=True) if self.examples.dev else None
+        if dev:
+            self.predictor.task = dev.task
+        return FinalScores(dev, evaluate_model(self.predictor, self.examples.test) if self.examples.test else None)
 
 
 def finetune(recipe: FinetuneRecipe, quiet: bool = False) -> dict[str, Any]:
@@ -90,7 +105,7 @@ def _run_seed(recipe: FinetuneRecipe, quiet: bool, seed: int, out: Path) -> dict
 
 def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     finetuning = _setup(recipe, run.console)
-    task, train_examples, dev_examples = finetuning.examples
+    task, train_examples, dev_examples, _ = finetuning.examples
     build_batches = partial(_build_batches, recipe, task, finetuning.predictor)
     train_batches = build_batches(train_examples)
     train = recipe.train.with_default_duration().resolve_epochs(train_batches.batches_per_epoch)
@@ -98,28 +113,29 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     dev = Validation({"dev": partial(_list_batches, build_batches(dev_examples))}, finetuning.score) if dev_examples else None
     trainer = Trainer(setup, _wrap_objective(recipe, finetuning.objective), run, recipe.seed, validation=dev)
     summary = trainer.fit(train_batches)
-    evaluation = finetuning.finish()
-    result = _build_result(summary, finetuning, evaluation)
+    scores = finetuning.finish()
+    result = _build_result(summary, finetuning, scores)
     if trainer.is_main_process:
         record = {
             "stage": "finetune",
-            "task": to_dict(evaluation.task if evaluation else finetuning.predictor.task),
+            "task": to_dict(finetuning.predictor.task),
             "max_length": recipe.max_length,
         }
-        card = {"result": result, **(evaluation.card if evaluation else {})}
+        card = {"result": result, **scores.card}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
         run.publish(checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer), card, record, recipe)
-    run.console.print_table(
-        str(run.folder), [(name, f"{value:.4f}") for name, value in result["dev"].items()] or [("step", str(result["step"]))]
-    )
+    rows = [(name, f"{value:.4f}") for name, value in result["dev"].items()]
+    rows += [(f"test {name}", f"{value:.4f}") for name, value in result.get("test", {}).items()]
+    run.console.print_table(str(run.folder), rows or [("step", str(result["step"]))])
     return {"out": str(run.folder), "created": True, **result}
 
 
-def _build_result(summary: dict[str, Any], run: FinetuneRun, evaluation: Evaluation | None) -> dict[str, Any]:
-    """The training summary, the scores on the dev file, and the name of the metric that seeds are compared by."""
+def _build_result(summary: dict[str, Any], run: FinetuneRun, scores: FinalScores) -> dict[str, Any]:
+    """The training summary, the scores on the dev and test files, and the name of the metric that seeds are compared by."""
     names = ("step", "best_step", "loss", "tokens", "seconds", "skipped_steps", "rollbacks")
     result = {name: summary[name] for name in names} | {"examples": len(run.examples.train), "dev": {}}
-    return result | ({"dev": evaluation.scores, "metric": run.metric} if evaluation else {})
+    result |= {"dev": scores.dev.scores, "metric": run.metric} if scores.dev else {}
+    return result | ({"test": scores.test.scores} if scores.test else {})
 
 
 def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:

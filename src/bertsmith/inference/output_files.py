@@ -1,4 +1,7 @@
-"""Resumable output files (JSON lines, .npy): after a kill the same command continues the partial file, another starts over."""
+"""Resumable output files (JSON lines, .npy): after a kill the same command continues the partial file, another starts over.
+
+A finished file has the id of its run beside it (`.NAME.run.json`), so that only the same command takes it for its own.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..artifacts import content_hash, fingerprint, lock_output, read_json, resolve_path, write_json
+from ..artifacts import checksum, content_hash, fingerprint, lock_output, read_json, resolve_path, write_json
 from ..config import Config, to_dict
 from ..errors import UserError
+
+STDIN = "-"  # as a file name: standard input
 
 
 class LineOutput(NamedTuple):
@@ -32,8 +37,9 @@ class ArrayOutput(NamedTuple):
 
 def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
     """Hash of everything that determines the output; the model and the files enter with their content hash."""
-    settings = {name: value for name, value in to_dict(recipe).items() if name != "out"}
+    settings = {name: value for name, value in to_dict(recipe).items() if name not in ("out", "overwrite")}
     contents = [content for file in files if file and (content := content_hash(resolve_path(file, "data")))]
+    contents += [os.urandom(16).hex() for file in files if file == STDIN]  # not known before it is read: no two runs are equal
     folder = resolve_path(model, "model")
     return fingerprint([__version__, settings, contents, content_hash(folder) or content_hash(folder / "model.safetensors")])
 
@@ -48,6 +54,26 @@ def check_output_file(out: Path, *files: str | None) -> Path:
     return out
 
 
+def read_finished_result(out: Path, run_id: str, overwrite: bool) -> dict[str, Any] | None:
+    """The result of this run if `out` has it already, else None; the output of another run is an error unless `overwrite`."""
+    if not out.exists():
+        return None
+    record = _read_progress(_record_path(out))
+    if record.get("identity") == run_id and record.get("checksum") == checksum(out):
+        return record.get("result")
+    if not overwrite:
+        raise UserError(f"out={out} exists and has the output of other inputs or settings, or was changed; choose another "
+                       "out, or set overwrite=true to replace it")  # fmt: skip
+    return None
+
+
+def record_result(out: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Store the result of a run beside its finished output, for `read_finished_result`; returns it."""
+    record_file = _record_path(out)
+    write_json(record_file, _read_progress(record_file) | {"result": result})
+    return result
+
+
 @contextmanager
 def open_line_output(out: Path, run_id: str) -> Iterator[LineOutput]:
     """Yields a `.part` file to write lines to, continued if `run_id` is the same; renamed to `out` on success."""
@@ -60,8 +86,7 @@ def open_line_output(out: Path, run_id: str) -> Iterator[LineOutput]:
             yield LineOutput(file, _count_complete_lines(file))
             file.flush()
             os.fsync(file.fileno())
-        part.replace(out)
-        progress_file.unlink()
+        _publish(out, run_id)
 
 
 @contextmanager
@@ -82,8 +107,7 @@ def open_array_output(out: Path, run_id: str, shape: tuple[int, int]) -> Iterato
 
         yield ArrayOutput(array, progress["done"] if resumes else 0, record_progress)
         array.flush()
-        part.replace(out)
-        progress_file.unlink()
+        _publish(out, run_id)
 
 
 @contextmanager
@@ -96,6 +120,18 @@ def _remove_if_empty(part: Path, progress_file: Path) -> Iterator[None]:
             part.unlink()
             progress_file.unlink()
         raise
+
+
+def _publish(out: Path, run_id: str) -> None:
+    """Rename the partial file to `out`; before that, record whose it is."""
+    part, progress_file = _partial_paths(out)
+    write_json(_record_path(out), {"identity": run_id, "checksum": checksum(part)})
+    part.replace(out)
+    progress_file.unlink()
+
+
+def _record_path(out: Path) -> Path:
+    return out.with_name(f".{out.name}.run.json")
 
 
 def _partial_paths(out: Path) -> tuple[Path, Path]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..config import PosInt, Variant
 from ..errors import UserError
+from ..tokenization.tables import UTF8, locate
 from ..tokenization.tokenizer import Tokenizer
 from .special_tokens import NO_SPECIAL_TOKENS, SpecialTokenIds
 
@@ -56,7 +57,7 @@ class Example:
 
     @property
     def location(self) -> str:
-        return f"{self.source}, line {self.line:,}" if self.source else "an example"
+        return locate(Path(self.source), self.line) if self.source else "an example"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Task(Protocol):
     def num_outputs(self) -> int:
         """Number of outputs of the head; 0 if there is no head and predictions are computed from the pooled vectors."""
 
-    def read(self, path: Path) -> Iterator[Any]:
+    def read(self, path: Path, encoding: str = UTF8) -> Iterator[Any]:
         """Examples of a file; an invalid row raises an error with file and line, or is skipped and counted with `skip_bad`."""
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..tokenization.tables import LineReader
+from ..tokenization.tables import UTF8, LineReader, find_decoding_error
 from .base import Example
 from .special_tokens import TemplateFiller
 from .table_rows import SKIP_HINT, BadRow, ExampleRow, read_rows
 
-_COMPRESSED_SUFFIXES, _JSON_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson"}
+_COMPRESSED_SUFFIXES, _JSON_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson", ".parquet"}
 _SPACES, _DOCSTART = re.compile(" +"), "-DOCSTART-"
 _SNIFF_LINES, _MAX_WORDS_PER_TOKEN = (
     1000,
@@ -43,7 +43,7 @@ class Sentence(Example):
 
 
 def read_sentences(
-    path: Path, columns: Mapping[str, str], fill_template: TemplateFiller = lambda value: ()
+    path: Path, columns: Mapping[str, str], fill_template: TemplateFiller = lambda value: (), encoding: str = UTF8
 ) -> Iterator[Sentence | BadRow]:
     """Every sentence of a file, or a BadRow in its place.
 
@@ -53,15 +53,15 @@ def read_sentences(
     """
     suffix = Path(path.stem).suffix if path.suffix.lower() in _COMPRESSED_SUFFIXES else path.suffix
     if suffix.lower() in _JSON_SUFFIXES:
-        for row in read_rows(path, columns):
+        for row in read_rows(path, columns, encoding=encoding):
             yield row if isinstance(row, BadRow) else _parse_json_row(row, fill_template)
         return
     token_column, tag_column = _column_index(columns, "tokens", 0), _column_index(columns, "tags", -1)
     num_columns = 0  # columns of the first row; all rows must have as many
     special_tokens = fill_template(partial(_raise_no_column, path))
-    for document, rows in _read_sentence_rows(path):
+    for document, rows in _read_sentence_rows(path, encoding):
         num_columns = num_columns or len(rows[0][1])
-        sentence = _parse_sentence_rows(path, document, rows, num_columns, token_column, tag_column)
+        sentence = _parse_sentence_rows(path, document, rows, num_columns, token_column, tag_column, encoding)
         yield replace(sentence, special_tokens=special_tokens) if isinstance(sentence, Sentence) else sentence
 
 
@@ -70,14 +70,14 @@ def hide_tag_column(columns: Mapping[str, str]) -> dict[str, str]:
     return {**columns, "tags": columns.get("tokens", "0")}
 
 
-def is_conll(path: Path, labels: Collection[str]) -> bool:
+def is_conll(path: Path, labels: Collection[str], encoding: str = UTF8) -> bool:
     """Whether a text file has CoNLL columns, judging by its first lines; otherwise each line is a raw text.
 
     In CoNLL every row has the same number of columns, separated by tabs, or at least half of the last column are tags
     (in `labels`, or BIO-like). A single column holds tokens unless its lines are as long as sentences (Chinese has no
     spaces).
     """
-    texts = [text for _, text in islice(LineReader(path), _SNIFF_LINES) if not _is_boundary(text)]
+    texts = [text for _, text in islice(LineReader(path, encoding), _SNIFF_LINES) if not _is_boundary(text)]
     rows = [_split_fields(text) for text in texts]
     if len({len(fields) for fields in rows}) != 1:
         return not rows
@@ -90,11 +90,11 @@ def is_conll(path: Path, labels: Collection[str]) -> bool:
 SentenceRows = list[tuple[int, list[str]]]
 
 
-def _read_sentence_rows(path: Path) -> Iterator[tuple[int, SentenceRows]]:
+def _read_sentence_rows(path: Path, encoding: str) -> Iterator[tuple[int, SentenceRows]]:
     """Rows of each sentence, (line number, fields) each, and the number of its document."""
     rows: SentenceRows = []
     document = 0
-    for line, text in LineReader(path):
+    for line, text in LineReader(path, encoding):
         if _is_boundary(text):
             if rows:
                 yield document, rows
@@ -116,19 +116,19 @@ def _split_fields(text: str) -> list[str]:
 
 
 def _parse_sentence_rows(
-    path: Path, document: int, rows: SentenceRows, num_columns: int, token_column: int, tag_column: int
+    path: Path, document: int, rows: SentenceRows, num_columns: int, token_column: int, tag_column: int, encoding: str
 ) -> Sentence | BadRow:
     for line, fields in rows:
-        if problem := _find_problem(fields, num_columns, token_column, tag_column):
+        if problem := _find_problem(fields, num_columns, token_column, tag_column, encoding):
             return BadRow(f"{path}, line {line:,}: {problem}; {_SKIP_HINT}")
     tokens = tuple(fields[token_column] for _, fields in rows)
     tags = tuple(fields[tag_column].strip() for _, fields in rows) if num_columns > 1 else None
     return Sentence(tokens=tokens, tags=tags, document=str(document), source=str(path), line=rows[0][0])
 
 
-def _find_problem(fields: list[str], num_columns: int, token_column: int, tag_column: int) -> str:
-    if any("\udc80" <= character <= "\udcff" for text in fields for character in text):
-        return "it is not UTF-8"
+def _find_problem(fields: list[str], num_columns: int, token_column: int, tag_column: int, encoding: str) -> str:
+    if error := find_decoding_error(" ".join(fields), encoding):
+        return error
     if len(fields) != num_columns:
         return f"{len(fields)} columns, but the first row of the file has {num_columns}"
     if max(token_column, tag_column) >= num_columns:

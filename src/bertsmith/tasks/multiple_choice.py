@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..config import PosInt
 from ..errors import UserError
 from ..metrics import scores as scores_
-from ..tokenization.tables import SUPPORTED_FORMATS, is_json
+from ..tokenization.tables import SUPPORTED_FORMATS, UTF8, is_json
 from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, Example, LongText, ModelOutputs, Prediction, TaskHeadType, average_windows, encode_pairs
 from .special_tokens import TemplateTask
@@ -63,13 +63,13 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
     text_slots: ClassVar[tuple[str, ...]] = ("context", "options")  # the question precedes the option
     global_segment: ClassVar[int | None] = 1  # the segment of question and option
 
-    def read(self, path: Path) -> ExampleReader[MultipleChoiceExample]:
+    def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[MultipleChoiceExample]:
         """Lines of .jsonl: {"context": ..., "question": ..., "options": [...], "label": 0}; question and label are optional."""
         if not is_json(path):
             raise UserError(
                 f"{path}: `options` is a list, which of the supported formats only .jsonl allows ({SUPPORTED_FORMATS})"
             )
-        return ExampleReader(path, read_examples(path, self._parse_row, self.columns), self.skip_bad)
+        return ExampleReader(path, read_examples(path, self._parse_row, self.columns, encoding=encoding), self.skip_bad)
 
     def fit(self, examples: Sequence[MultipleChoiceExample]) -> "MultipleChoice":
         """With its special tokens; checks that every example has a label."""

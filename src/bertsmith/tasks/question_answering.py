@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..config import PosInt
 from ..errors import UserError
+from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer, replace_surrogates
 from .base import EncodedExamples, ModelOutputs, Prediction, TaskHeadType, encode_texts, max_context_window, sliding_windows
 from .scorers import cmrc, squad
@@ -169,8 +170,8 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
     text_slots: ClassVar[tuple[str, ...]] = ("question", "context")
     global_segment: ClassVar[int | None] = 0  # the question
 
-    def read(self, path: Path) -> ExampleReader[QuestionAnsweringExample]:
-        return ExampleReader(path, read_questions(path, self.no_answer, self.fill_template), self.skip_bad)
+    def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[QuestionAnsweringExample]:
+        return ExampleReader(path, read_questions(path, self.no_answer, self.fill_template, encoding), self.skip_bad)
 
     def fit(self, examples: Sequence[QuestionAnsweringExample]) -> "QuestionAnswering":
         """With its special tokens; there are no labels."""
@@ -184,7 +185,11 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         if max_length < 8:
             raise UserError(f"max_length={max_length} leaves no room for a passage; set 8 or more")
         contexts = list(dict.fromkeys(tokenizer.validate_text(example.context) for example in examples))
-        encodings = dict(zip(contexts, tokenizer.encode_batch(contexts), strict=True))
+        # `ids` and `offsets` of an encoding are copied whole on every access: once per context, not once per window.
+        contents = {
+            context: (encoding.ids, np.array(encoding.offsets, np.int64).reshape(-1, 2))
+            for context, encoding in zip(contexts, tokenizer.encode_batch(contexts), strict=True)
+        }
         encoded, example_index, positions = EncodedExamples([], [], np.zeros(0, np.int64)), list[int](), list[tuple[int, int]]()
         questions = zip(
             encode_texts([example.question for example in examples], tokenizer),
@@ -192,14 +197,14 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
             strict=True,
         )
         for index, (question_ids, special) in enumerate(questions):
-            encoding = encodings[replace_surrogates(examples[index].context)]
-            offsets, span = np.array(encoding.offsets, np.int64).reshape(-1, 2), examples[index].span
+            context_ids, offsets = contents[replace_surrogates(examples[index].context)]
+            span = examples[index].span
             token_span = find_token_span(offsets, *span) if span else None
             question_ids = question_ids[: min(self.max_query_length, special.max_text_tokens(max_length, True) // 2)]
             first = [tokenizer.cls_token_id, *special.before_first, *question_ids, tokenizer.sep_token_id]
             before, after = [*first, *special.before_second], [*special.after_last, tokenizer.sep_token_id]
             for (start, end), window in self._split_windows(offsets, len(before), max_length - len(before) - len(after)):
-                ids = [*before, *encoding.ids[start:end], *after]
+                ids = [*before, *context_ids[start:end], *after]
                 encoded.input_ids.append(np.array(ids, np.int64))
                 encoded.token_type_ids.append((np.arange(len(ids)) >= len(first)).astype(np.int64))
                 encoded.metadata.append(window)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ..errors import UserError
-from ..tokenization.tables import is_json, preview_json
+from ..tokenization.tables import UTF8, is_json, preview_json
 from ..tokenization.tokenizer import replace_surrogates
 from . import (
     MultipleChoice,
@@ -144,25 +144,29 @@ def is_data_frame(value: Any) -> bool:
     return not isinstance(value, Mapping) and hasattr(value, "columns") and hasattr(value, "__getitem__")
 
 
-def read_requests(task: TaskConfig, path: Path, skip_bad: bool = False) -> Iterator[Request | BadRow]:
+def read_requests(task: TaskConfig, path: Path, skip_bad: bool = False, encoding: str = UTF8) -> Iterator[Request | BadRow]:
     """The requests of a file; missing, invalid or unknown labels are ignored.
 
     An invalid row raises an error, or is yielded in its place with `skip_bad`; the task's own `skip_bad` is not used.
     """
-    reader = _read_examples(task, path)
+    reader = _read_examples(task, path, encoding)
     for row in reader.iter_with_errors() if skip_bad else reader:
         yield row if isinstance(row, BadRow | Request) else Request(row)
 
 
-def read_texts(path: Path, columns: Mapping[str, str], skip_bad: bool = False) -> Iterator[TextRow | BadRow]:
+def read_texts(
+    path: Path, columns: Mapping[str, str], skip_bad: bool = False, encoding: str = UTF8
+) -> Iterator[TextRow | BadRow]:
     """Every row, or every line of a .txt; with `skip_bad` a BadRow in place of an invalid row."""
-    reader = ExampleReader(path, read_examples(path, lambda row: TextRow(row.get_text("text"), row.id), columns))
+    reader = ExampleReader(
+        path, read_examples(path, lambda row: TextRow(row.get_text("text"), row.id), columns, encoding=encoding)
+    )
     return reader.iter_with_errors() if skip_bad else reader
 
 
-def read_valid_texts(path: Path, columns: Mapping[str, str]) -> Iterator[TextRow]:
+def read_valid_texts(path: Path, columns: Mapping[str, str], encoding: str = UTF8) -> Iterator[TextRow]:
     """Every row, or every line of a .txt; an invalid row raises an error."""
-    for row in read_texts(path, columns, skip_bad=True):
+    for row in read_texts(path, columns, skip_bad=True, encoding=encoding):
         if isinstance(row, BadRow):
             raise UserError(f"{error_without_hint(row)}; fix the row")
         yield row
@@ -206,15 +210,16 @@ def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and value != value)
 
 
-def _read_examples(task: TaskConfig, path: Path) -> ExampleReader[Any]:
+def _read_examples(task: TaskConfig, path: Path, encoding: str) -> ExampleReader[Any]:
     if isinstance(task, QuestionAnswering):
-        return ExampleReader(path, read_questions(path, None, task.fill_template))
+        return ExampleReader(path, read_questions(path, None, task.fill_template, encoding))
     if isinstance(task, TokenClassification):
-        if _is_json_file(path) or (is_plain_text(path) and not is_conll(path, task.labels)):
-            return ExampleReader(path, read_examples(path, partial(_parse_sentence_row, task), task.columns))
-        return ExampleReader(path, map(_remove_tags, read_sentences(path, hide_tag_column(task.columns), task.fill_template)))
+        if _is_json_file(path) or (is_plain_text(path) and not is_conll(path, task.labels, encoding)):
+            return ExampleReader(path, read_examples(path, partial(_parse_sentence_row, task), task.columns, encoding=encoding))
+        sentences = read_sentences(path, hide_tag_column(task.columns), task.fill_template, encoding)
+        return ExampleReader(path, map(_remove_tags, sentences))
     hidden = {**task.columns, **dict.fromkeys(("label", "score", "negative", "target"), "")}
-    return msgspec.structs.replace(task, columns=hidden, skip_bad=False).read(path)
+    return msgspec.structs.replace(task, columns=hidden, skip_bad=False).read(path, encoding)
 
 
 def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:

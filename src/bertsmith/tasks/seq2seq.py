@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..config import PosInt, Probability, Variant
 from ..metrics import scores as scores_
+from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, Example, ModelOutputs, Prediction, TaskHeadType, encode_texts
 from .scorers.rouge import rouge_scores
@@ -60,9 +61,9 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
     head_type: ClassVar[TaskHeadType] = "text"
     num_outputs: ClassVar[int] = 0  # token by token, by the language modeling head
 
-    def read(self, path: Path) -> ExampleReader[Seq2SeqExample]:
+    def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[Seq2SeqExample]:
         """Rows of .tsv, .csv or .jsonl, with or without `target`; or a .txt with one source per line."""
-        return ExampleReader(path, read_examples(path, self._parse_row, self.columns), self.skip_bad)
+        return ExampleReader(path, read_examples(path, self._parse_row, self.columns, encoding=encoding), self.skip_bad)
 
     def fit(self, examples: Sequence[Seq2SeqExample]) -> "Seq2Seq":
         """Unchanged; checks that every example has a target."""

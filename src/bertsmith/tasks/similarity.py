@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..config import PosFloat, PosInt, Variant
 from ..errors import UserError
 from ..metrics import scores as scores_
+from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, Example, ModelOutputs, Prediction, TaskHeadType, encode_pairs
 from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, missing_label_error, read_examples
@@ -54,9 +55,9 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
     head_type: ClassVar[TaskHeadType] = "text"
     num_outputs: ClassVar[int] = 0  # predictions are computed from the pooled vectors
 
-    def read(self, path: Path) -> ExampleReader[SimilarityExample]:
+    def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[SimilarityExample]:
         """Rows of .tsv, .csv or .jsonl, pairs or single texts, with or without scores; or a .txt with one text per line."""
-        examples = read_examples(path, self._parse_row, self.columns)
+        examples = read_examples(path, self._parse_row, self.columns, encoding=encoding)
         is_plain = is_plain_text(path)
         return ExampleReader(
             path,

@@ -1,4 +1,4 @@
-"""Read SQuAD and CMRC JSON: questions, contexts and answers with verified character offsets."""
+"""Read SQuAD and CMRC JSON, or rows of .jsonl and .parquet: questions, contexts and answers with verified character offsets."""
 
 import json
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ from typing import Any
 
 from ..errors import UserError
 from ..tokenization.files import read_decompressed
-from ..tokenization.tokenizer import replace_surrogates
+from ..tokenization.tables import UTF8, find_lone_surrogate, is_json, normalize_encoding
 from .base import Example
 from .special_tokens import TemplateFiller
-from .table_rows import SKIP_HINT, BadRow
+from .table_rows import SKIP_HINT, BadRow, ExampleRow, read_rows
 
 _FORMAT_HINT = "give SQuAD's JSON: data > paragraphs > context and qas > id, question, answers > text, answer_start"
 
@@ -32,25 +32,30 @@ class QuestionAnsweringExample(Example):
 
 
 def read_questions(
-    path: Path, no_answer: bool | None, fill_template: TemplateFiller = lambda value: ()
+    path: Path,
+    no_answer: bool | None,
+    fill_template: TemplateFiller = lambda value: (),
+    encoding: str = UTF8,
 ) -> Iterator[QuestionAnsweringExample | BadRow]:
     """Every question of a file, or a BadRow in its place; a question without an answer is an error unless `no_answer`.
+
+    The file is SQuAD's JSON, or has a row per question as in Hugging Face's datasets (.jsonl, .parquet): `question`,
+    `context` and `answers`, {"text": [...], "answer_start": [...]}.
 
     With `no_answer=None` answers are ignored. If an answer is not at its `answer_start`, the nearest occurrence is used.
     Template columns are fields of the question, its paragraph or its article.
     """
-    number = 0
-    for article in _require_list(_load_json(path), "data", path, "the file"):
-        for paragraph in _require_list(article, "paragraphs", path, "an article"):
-            for qa in _require_list(paragraph, "qas", path, "a paragraph"):
-                number += 1
-                try:
-                    example = _parse_question(path, number, paragraph, qa, no_answer)
-                    yield replace(
-                        example, special_tokens=fill_template(partial(_lookup_field, path, number, [qa, paragraph, article]))
-                    )
-                except BadRow as error:
-                    yield error
+    for number, records in _read_records(path, encoding):
+        if isinstance(records, BadRow):
+            yield records
+            continue
+        try:
+            if problem := find_lone_surrogate([records[0], records[1].get("context")]):
+                raise _bad_question(path, number, records[0], problem)
+            example = _parse_question(path, number, records[1], records[0], no_answer)
+            yield replace(example, special_tokens=fill_template(partial(_lookup_field, path, number, records)))
+        except BadRow as error:
+            yield error
 
 
 def find_answer_start(context: str, answer: str, start: int) -> int | None:
@@ -78,7 +83,7 @@ def _parse_question(path: Path, number: int, paragraph: Any, qa: Any, no_answer:
         raise _bad_question(path, number, qa, "`context` is missing in its paragraph, or not a text")
     if no_answer is None:
         qa = {name: value for name, value in qa.items() if name not in ("answers", "is_impossible")}
-    context, question_id = replace_surrogates(paragraph["context"]), str(qa.get("id", number))
+    context, question_id = paragraph["context"], str(qa.get("id", number))
     answers = None if qa.get("answers") is None else _parse_answers(path, number, qa)
     if qa.get("is_impossible"):
         answers = []
@@ -91,7 +96,7 @@ def _parse_question(path: Path, number: int, paragraph: Any, qa: Any, no_answer:
         raise _bad_question(path, number, qa, f"its answer {answers[0][0][:60]!r} does not occur in the context")
     texts = None if answers is None else tuple(text for text, _ in answers)
     return QuestionAnsweringExample(
-        question=replace_surrogates(qa["question"]),
+        question=qa["question"],
         context=context,
         id=question_id,
         answers=texts,
@@ -103,13 +108,22 @@ def _parse_question(path: Path, number: int, paragraph: Any, qa: Any, no_answer:
 
 def _parse_answers(path: Path, number: int, qa: dict[str, Any]) -> list[tuple[str, int]]:
     answers = []
-    for answer in qa["answers"] if isinstance(qa["answers"], list) else [qa["answers"]]:
+    for answer in _split_answers(qa["answers"]):
         fields = answer if isinstance(answer, dict) else {}
         text, start = fields.get("text"), fields.get("answer_start", -1)
         if not isinstance(text, str) or not isinstance(start, int):
             raise _bad_question(path, number, qa, "its answers are not objects with `text` and `answer_start`")
-        answers.append((replace_surrogates(text), start))
+        answers.append((text, start))
     return answers
+
+
+def _split_answers(answers: Any) -> list[Any]:
+    """A list of {"text", "answer_start"}, also from one with lists of all texts and starts, as datasets on the hub have it."""
+    if isinstance(answers, dict) and isinstance(texts := answers.get("text"), list):
+        starts = answers.get("answer_start")
+        starts = starts if isinstance(starts, list) and len(starts) == len(texts) else [-1] * len(texts)
+        return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    return answers if isinstance(answers, list) else [answers]
 
 
 def _answer_span(context: str, answers: list[tuple[str, int]]) -> tuple[int, int] | None:
@@ -119,11 +133,34 @@ def _answer_span(context: str, answers: list[tuple[str, int]]) -> tuple[int, int
     return None
 
 
-def _load_json(path: Path) -> Any:
+def _read_records(path: Path, encoding: str) -> Iterator[tuple[int, Any]]:
+    """(number from 1, [question, paragraph, article]) of every question; of a table its line and [row, row], or a BadRow."""
+    if _is_table(path):
+        for row in read_rows(path, encoding=encoding):
+            yield (row.line, [row.values, row.values]) if isinstance(row, ExampleRow) else (0, row)
+        return
+    number = 0
+    for article in _require_list(_load_json(path, encoding), "data", path, "the file"):
+        for paragraph in _require_list(article, "paragraphs", path, "an article"):
+            for qa in _require_list(paragraph, "qas", path, "a paragraph"):
+                number += 1
+                yield number, [qa, paragraph, article]
+
+
+def _is_table(path: Path) -> bool:
     try:
-        return json.loads(b"".join(data for data, _ in read_decompressed(path)).decode("utf-8-sig"))
+        return is_json(path)
+    except UserError:  # SQuAD files have any suffix
+        return False
+
+
+def _load_json(path: Path, encoding: str) -> Any:
+    name = normalize_encoding(encoding)
+    try:
+        data = b"".join(data for data, _ in read_decompressed(path, name.startswith(("utf-16", "utf-32"))))
+        return json.loads(data.decode(name).removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 at byte {error.start:,}; {_FORMAT_HINT}") from None
+        raise UserError(f"{path} is not {name.upper()} at byte {error.start:,}; {_FORMAT_HINT}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}; {_FORMAT_HINT}") from None
 

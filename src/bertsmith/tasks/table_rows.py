@@ -1,4 +1,4 @@
-"""Rows of .tsv, .csv, .jsonl and .txt files as examples of a task, with columns renamed and errors by file and line.
+"""Rows of .tsv, .csv, .jsonl, .parquet and .txt files as examples of a task, with columns renamed and errors by file and line.
 
 `read_rows` yields rows, `read_examples` parses them, `ExampleReader` raises at invalid rows or skips and counts them.
 """
@@ -12,13 +12,14 @@ from typing import Any, Generic, TypeVar
 from ..errors import UserError
 from ..tokenization import tables
 from ..tokenization.hex_bytes import find_hex_error
-from ..tokenization.tables import InvalidRecord, LineReader, is_json, preview_json, read_records
+from ..tokenization.tables import UTF8, InvalidRecord, LineReader, is_json, locate, preview_json, read_records
 
 E = TypeVar("E")
 
 
 SKIP_HINT = "skip_bad=true (data.skip_bad=true in finetune)"
 COMPRESSED_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}
+MAX_NUMBER = 1e18  # of a label: its square, the loss of a prediction of 0, must be finite in float32 (3.4e38)
 
 
 class BadRow(UserError):
@@ -53,7 +54,7 @@ class ExampleRow:
         return value
 
     def get_number(self, name: str) -> float | None:
-        """The value as a finite float; None if there is no such column."""
+        """The value as a float of at most `MAX_NUMBER`; None if there is no such column."""
         if (value := self.get(name)) is None:
             return None
         try:
@@ -62,6 +63,8 @@ class ExampleRow:
             number = float("nan")
         if not abs(number) < float("inf"):
             raise self.error(f"{name} is {preview_json(value)}, not a number")
+        if abs(number) > MAX_NUMBER:
+            raise self.error(f"{name} is {preview_json(value)}, too large to train on (at most {MAX_NUMBER:g})")
         return number
 
     def get_cell(self, name: str) -> str:
@@ -77,7 +80,7 @@ class ExampleRow:
 
     @property
     def location(self) -> str:
-        return f"{self.path}, line {self.line:,}"
+        return locate(self.path, self.line)
 
     def error(self, problem: str) -> BadRow:
         return _bad_row(self.path, InvalidRecord(self.line, problem))
@@ -92,7 +95,9 @@ class ExampleRow:
         return self.get(name)
 
 
-def read_rows(path: Path, columns: Mapping[str, str] | None = None, is_hex: bool = False) -> Iterator[ExampleRow | BadRow]:
+def read_rows(
+    path: Path, columns: Mapping[str, str] | None = None, is_hex: bool = False, encoding: str = UTF8
+) -> Iterator[ExampleRow | BadRow]:
     """Every row that is not blank, or a BadRow in its place.
 
     The header gives the column names, unless the values of `columns` are numbers ("0" is the first column); an empty name
@@ -101,11 +106,11 @@ def read_rows(path: Path, columns: Mapping[str, str] | None = None, is_hex: bool
     """
     columns = columns or {}
     if is_plain_text(path):
-        yield from _read_lines(path, is_hex)
+        yield from _read_lines(path, is_hex, encoding)
         return
     file_columns = [name for name in columns.values() if name]
     by_number = bool(file_columns) and all(name.isdigit() for name in file_columns)
-    for record in read_records(LineReader(path), by_number):
+    for record in read_records(LineReader(path, encoding), by_number):
         if isinstance(record, InvalidRecord):
             yield _bad_row(path, record)
         else:
@@ -113,10 +118,10 @@ def read_rows(path: Path, columns: Mapping[str, str] | None = None, is_hex: bool
 
 
 def read_examples(
-    path: Path, parse_row: Callable[[ExampleRow], E], columns: Mapping[str, str], is_hex: bool = False
+    path: Path, parse_row: Callable[[ExampleRow], E], columns: Mapping[str, str], is_hex: bool = False, encoding: str = UTF8
 ) -> Iterator[E | BadRow]:
     """`parse_row` of every row, or a BadRow in its place."""
-    for row in read_rows(path, columns, is_hex):
+    for row in read_rows(path, columns, is_hex, encoding):
         example: E | BadRow
         try:
             example = row if isinstance(row, BadRow) else parse_row(row)
@@ -164,12 +169,20 @@ class ExampleReader(Generic[E]):
 
 def missing_label_error(source: str, line: int, name: str, columns: Mapping[str, str]) -> UserError:
     """Error for an example without a label: the column is missing in the file, or the value in the row."""
-    valid_rows = (row for row in (read_rows(Path(source), columns) if source else ()) if isinstance(row, ExampleRow))
-    available = list(first.values) if (first := next(valid_rows, None)) else []
-    if source and columns.get(name, name) not in available:
+    available = _read_column_names(Path(source), columns) if source else []
+    if available and columns.get(name, name) not in available:
         return UserError(f"{source} {missing_column_message(name, columns, available)}")
-    location = f"{source}, line {line:,}" if source else "an example"
+    location = locate(Path(source), line) if source else "an example"
     return UserError(f"{location} has no {name}; training and evaluation need one for every example")
+
+
+def _read_column_names(path: Path, columns: Mapping[str, str]) -> list[str]:
+    """Columns of the first valid row; empty if the file has another encoding."""
+    try:
+        valid_rows = (row for row in read_rows(path, columns) if isinstance(row, ExampleRow))
+        return list(first.values) if (first := next(valid_rows, None)) else []
+    except UserError:
+        return []
 
 
 def missing_column_message(name: str, columns: Mapping[str, str], available: list[str]) -> str:
@@ -184,15 +197,13 @@ def is_plain_text(path: Path) -> bool:
     return (Path(path.stem) if path.suffix.lower() in COMPRESSED_SUFFIXES else path).suffix.lower() in (".txt", ".text")
 
 
-def _read_lines(path: Path, is_hex: bool) -> Iterator[ExampleRow | BadRow]:
-    for line, text in LineReader(path):
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            yield _bad_row(path, InvalidRecord(line, "it is not UTF-8"))
+def _read_lines(path: Path, is_hex: bool, encoding: str) -> Iterator[ExampleRow | BadRow]:
+    for line, text in (lines := LineReader(path, encoding)):
+        if error := lines.find_decoding_error(text):
+            yield _bad_row(path, InvalidRecord(line, error))
         else:
             yield ExampleRow({"text": text}, path, line, {}, is_hex)
 
 
 def _bad_row(path: Path, record: InvalidRecord) -> BadRow:
-    return BadRow(f"{path}, line {record.line:,}: {record.message}; fix the row, or skip such rows with {SKIP_HINT}")
+    return BadRow(f"{locate(path, record.line)}: {record.message}; fix the row, or skip such rows with {SKIP_HINT}")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..config import PosInt
 from ..errors import UserError
+from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
 from .base import (
     BothOrdersPair,
@@ -62,9 +63,9 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
 
     head_type: ClassVar[TaskHeadType] = "text"
 
-    def read(self, path: Path) -> ExampleReader[T]:
+    def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[T]:
         """Examples of .tsv, .csv or .jsonl; the label is None if the file has none."""
-        return ExampleReader(path, read_examples(path, self._parse_row, self.columns, self.hex), self.skip_bad)
+        return ExampleReader(path, read_examples(path, self._parse_row, self.columns, self.hex, encoding), self.skip_bad)
 
     def encode(self, examples: Sequence[T], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
         """One sequence per text or pair (two with pair=cross or both), or its windows.

@@ -19,6 +19,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from ..config import NonNegInt
 from ..errors import UserError
+from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, ModelOutputs, Prediction, TaskHeadType, encode_texts, max_context_window, sliding_windows
 from .conll_files import Sentence, read_sentences
@@ -109,8 +110,8 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     def num_outputs(self) -> int:
         return len(self.labels)
 
-    def read(self, path: Path) -> ExampleReader[Sentence]:
-        return ExampleReader(path, read_sentences(path, self.columns, self.fill_template), self.skip_bad)
+    def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[Sentence]:
+        return ExampleReader(path, read_sentences(path, self.columns, self.fill_template, encoding), self.skip_bad)
 
     def fit(self, examples: Sequence[Sentence]) -> "TokenClassification":
         """With sorted labels (or the given ones, which must include all), tag scheme and special tokens."""

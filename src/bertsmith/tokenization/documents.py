@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import UserError
-from .files import CHUNK_BYTES, detect_format, read_decompressed
+from .files import detect_format, read_decompressed
+from .parquet import ROWS_PER_BATCH, open_parquet
 from .tables import InvalidRecord, LineReader, missing_column_message, read_records
 from .tokenizer import replace_surrogates
 
 # Longer white space in one line is truncated; at least CHUNK_BYTES, so that chunking does not change the result.
 MAX_WHITESPACE = 2 << 20
+BYTE_ORDER_MARK = "\ufeff"
 MAX_RECORD_BYTES = 256 << 20  # of one JSON line, which has to fit into memory
 
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -160,7 +162,7 @@ def _read_text(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
         except UnicodeDecodeError as error:
             line += len(_LINE_END.findall(pending_cr.encode() + pending_bytes[: error.start]))
             raise _utf8_error(path, f"byte {offset + error.start:,} (line {line:,})", pending_bytes[error.start]) from None
-        text = pending_cr + (text if offset else text.removeprefix("\ufeff"))
+        text = pending_cr + text.replace(BYTE_ORDER_MARK, "")  # at the start, and where files were joined
         remainder, offset = pending_bytes[num_decoded:], offset + num_decoded
         text, pending_cr = (text[:-1], "\r") if text.endswith("\r") else (text, "")  # perhaps the first half of \r\n
         text = _normalize_newlines(text)
@@ -192,7 +194,7 @@ def _read_json_lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, in
         texts = []
         for row in rows:
             line += 1
-            row = row.removeprefix(codecs.BOM_UTF8) if line == 1 else row
+            row = row.removeprefix(codecs.BOM_UTF8)
             if row and not row.isspace():
                 text = _decode_record(decoder, row, path, line, options.column)
                 texts.append(_format_document(options.check(text, path, f"line {line:,}")))
@@ -248,28 +250,20 @@ def _normalize_newlines(text: str) -> str:
 
 
 def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
-    try:
-        import pyarrow as arrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(f"reading {path} needs pyarrow: pip install bertsmith[data]") from None
     rows_read, file_size = 0, path.stat().st_size
-    try:
-        with parquet.ParquetFile(path, buffer_size=CHUNK_BYTES, pre_buffer=False) as table:
-            names, num_rows = table.schema_arrow.names, table.metadata.num_rows
-            if options.column not in names:
-                raise UserError(f"{path} {missing_column_message(options.column, names, 'column')}")
-            for batch in table.iter_batches(batch_size=128, columns=[options.column]):
-                texts = batch.column(0).to_pylist()
-                for row, text in enumerate(texts, rows_read + 1):
-                    if not isinstance(text, str):
-                        raise UserError(f"{path}, row {row:,}: `{options.column}` is {text!r}, not a string; remove "
-                                       "such rows")  # fmt: skip
-                    options.check(text, path, f"row {row:,}")
-                rows_read += len(texts)
-                yield "".join(map(_format_document, texts)), file_size * rows_read // num_rows
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read as parquet: {error}; is the file complete?") from None
+    with open_parquet(path) as table:
+        names, num_rows = table.schema_arrow.names, table.metadata.num_rows
+        if options.column not in names:
+            raise UserError(f"{path} {missing_column_message(options.column, names, 'column')}")
+        for batch in table.iter_batches(batch_size=ROWS_PER_BATCH, columns=[options.column]):
+            texts = batch.column(0).to_pylist()
+            for row, text in enumerate(texts, rows_read + 1):
+                if not isinstance(text, str):
+                    raise UserError(f"{path}, row {row:,}: `{options.column}` is {text!r}, not a string; remove "
+                                   "such rows")  # fmt: skip
+                options.check(text, path, f"row {row:,}")
+            rows_read += len(texts)
+            yield "".join(map(_format_document, texts)), file_size * rows_read // num_rows
 
 
 def _utf8_error(path: Path, location: str, byte: int | None = None) -> UserError:

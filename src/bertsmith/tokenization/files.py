@@ -48,13 +48,16 @@ def detect_format(path: Path) -> str:
     raise UserError(f"{path} has an unknown file extension; supported: {_SUPPORTED_FORMATS}")
 
 
-def read_decompressed(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield (decompressed chunk, bytes of the file on disk read so far)."""
+def read_decompressed(path: Path, is_wide: bool = False) -> Iterator[tuple[bytes, int]]:
+    """Yield (decompressed chunk, bytes of the file on disk read so far); a binary file raises UserError.
+
+    `is_wide`: the text has code units of two or four bytes (UTF-16, UTF-32), so zero bytes are allowed.
+    """
     decompressed_bytes = 0
     try:
         with path.open("rb") as raw_file:
             for data in _decompress(path, raw_file):
-                if decompressed_bytes < CHUNK_BYTES:
+                if decompressed_bytes < CHUNK_BYTES and not is_wide:
                     _refuse_binary(path, data, is_first=not decompressed_bytes)
                 decompressed_bytes += len(data)
                 yield data, raw_file.tell()
@@ -101,7 +104,8 @@ def _decompress_zstd(path: Path, raw_file: BinaryIO) -> Iterator[bytes]:
 
 def _refuse_binary(path: Path, data: bytes, is_first: bool) -> None:
     if is_first and data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        raise UserError(f"{path} is UTF-16, not UTF-8; convert it: iconv -f utf-16 -t utf-8 {path.name} > new.txt")
+        raise UserError(f"{path} is UTF-16, not UTF-8; set encoding=utf-16 (data.encoding in finetune), or convert it: "
+                       f"iconv -f utf-16 -t utf-8 {path.name} > new.txt")  # fmt: skip
     if b"\0" in data or len(data) - len(data.translate(None, _CONTROL_BYTES)) > 32 + len(data) // 10:
         raise UserError(
             f"{path} looks like a binary file; give UTF-8 text, or rename it with the extension of its format (.gz, .xz, ...)"

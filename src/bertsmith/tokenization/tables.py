@@ -1,4 +1,4 @@
-"""Records of .tsv, .csv and .jsonl files, compressed or not, each with its line number."""
+"""Records of .tsv, .csv, .jsonl and .parquet files, each with its line number, in UTF-8 or another encoding."""
 
 import codecs
 import csv
@@ -13,11 +13,15 @@ from typing import Any, NamedTuple
 
 from ..errors import UserError
 from .files import read_decompressed
+from .parquet import read_parquet_rows
 
-SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, also compressed (.gz .xz .bz2 .zst)"
-_COMPRESSED_SUFFIXES, _SEPARATORS = {".gz", ".xz", ".bz2", ".zst"}, {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": ""}
+SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, also compressed (.gz .xz .bz2 .zst), or .parquet"
+UTF8, BYTE_ORDER_MARK = "utf-8", "\ufeff"
+_COMPRESSED_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}
+_SEPARATORS = {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": "", ".parquet": ""}
 # Code points of `surrogateescape`: invalid bytes survive decoding, so that the line can be reported.
-_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+_NOT_DECODED = re.compile("[\udc80-\udcff]")
+_SURROGATE, _SURROGATE_ESCAPE = re.compile("[\ud800-\udfff]"), re.compile(r"\\u[dD][89a-fA-F]")
 _MAX_FIELD_CHARS = 2**31 - 1
 _field_limit_lock = threading.RLock()
 
@@ -35,29 +39,74 @@ class InvalidRecord(NamedTuple):
 
 
 class LineReader:
-    """Iterates over (line number from 1, line without its line end); invalid UTF-8 bytes become lone surrogates."""
+    """Iterates over (line number from 1, line without its line end and byte order mark) of a text file.
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.bytes_read = path, 0  # bytes of the (compressed) file read so far
+    Bytes that are not text in the encoding become lone surrogates, which `find_decoding_error` reports.
+    """
+
+    def __init__(self, path: Path, encoding: str = UTF8) -> None:
+        self.path, self.encoding = path, normalize_encoding(encoding)
+        self.bytes_read = 0  # bytes of the (compressed) file read so far
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        remainder, lines_read = b"", 0
+        remainder, lines_read = "", 0
+        for text in self._decode():
+            *complete_lines, remainder = (remainder + text).split("\n")
+            for line, content in enumerate(complete_lines, lines_read + 1):
+                yield line, _clean_line(content)
+            lines_read += len(complete_lines)
+        if remainder.removeprefix(BYTE_ORDER_MARK):
+            yield lines_read + 1, _clean_line(remainder)
+
+    def find_decoding_error(self, text: str) -> str | None:
+        """Why a line cannot be used: it is not text in the file's encoding; None if it is."""
+        return find_decoding_error(text, self.encoding)
+
+    def _decode(self) -> Iterator[str]:
+        """Decoded text in pieces that end where a line ends, except for the last one."""
+        remainder = b""
+        if self.encoding != UTF8:  # not self-synchronizing: decoded from the start, instead of line by line
+            decoder = codecs.getincrementaldecoder(self.encoding)("surrogateescape")
+            for data, bytes_read in read_decompressed(self.path, self.encoding.startswith(("utf-16", "utf-32"))):
+                self.bytes_read = bytes_read
+                yield decoder.decode(data)
+            yield decoder.decode(b"", final=True)
+            return
         for data, bytes_read in read_decompressed(self.path):
             self.bytes_read = bytes_read
-            *complete_lines, remainder = (remainder + data).split(b"\n")
-            for line, text in enumerate(complete_lines, lines_read + 1):
-                yield line, _decode_line(text, line)
-            lines_read += len(complete_lines)
-        if remainder:
-            yield lines_read + 1, _decode_line(remainder, lines_read + 1)
+            lines, newline, remainder = (remainder + data).rpartition(b"\n")
+            yield (lines + newline).decode(UTF8, "surrogateescape")
+        yield remainder.decode(UTF8, "surrogateescape")
+
+
+def find_decoding_error(text: str, encoding: str) -> str | None:
+    """`LineReader.find_decoding_error` of a part of a line."""
+    if not _NOT_DECODED.search(text):
+        return None
+    return f"it is not {encoding.upper()} (encoding=..., in finetune data.encoding=..., reads gb18030, latin-1 and others)"
+
+
+def normalize_encoding(encoding: str, key: str = "encoding") -> str:
+    """The encoding's name in Python, such as gb18030 or iso8859-1; an unknown one is an error that names `key`."""
+    try:
+        "a".encode(encoding)
+    except LookupError:
+        raise UserError(f"{key}={encoding} is not an encoding of text; give for example utf-8, gb18030 or latin-1") from None
+    name = codecs.lookup(encoding).name
+    return UTF8 if name == "utf-8-sig" else name  # byte order marks are removed in any case
 
 
 def read_records(lines: LineReader, number_columns: bool = False) -> Iterator[TableRecord | InvalidRecord]:
     """Every non-blank row as a TableRecord, or an InvalidRecord if it cannot be parsed. .tsv has no quoting.
 
-    The first row is the header, unless `number_columns`: then columns are named "0", "1", ... and there is no header.
+    The first row is the header, unless `number_columns`: then columns are named "0", "1", ... and there is no header. Rows of
+    .parquet are numbered from 1.
     """
     path = lines.path
+    if is_parquet(path):
+        for line, values in enumerate(read_parquet_rows(path), 1):
+            yield InvalidRecord(line, problem) if (problem := find_lone_surrogate(values)) else TableRecord(line, values)
+        return
     if is_json(path):
         yield from _read_jsonl(lines)
         return
@@ -78,7 +127,29 @@ def read_records(lines: LineReader, number_columns: bool = False) -> Iterator[Ta
 
 
 def is_json(path: Path) -> bool:
+    """Whether the rows are objects with values of any type (.jsonl, .parquet), not texts under a header."""
     return not _separator(path)
+
+
+def is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
+
+
+def locate(path: Path, line: int) -> str:
+    """`FILE, line N`, or `FILE, row N` in .parquet."""
+    return f"{path}, {'row' if is_parquet(path) else 'line'} {line:,}"
+
+
+def find_lone_surrogate(value: Any, location: str = "") -> str | None:
+    """Where a lone surrogate (half of a character beyond U+FFFF, which no UTF-8 file can hold) is in a JSON value."""
+    if isinstance(value, str):
+        match = _SURROGATE.search(value)
+        return f"{location or 'the text'} has the lone surrogate \\u{ord(match[0]):04x}, half of a character" if match else None
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    problems = (
+        find_lone_surrogate(name, "a field name") or find_lone_surrogate(item, location or str(name)) for name, item in items
+    )
+    return next(filter(None, problems), None)
 
 
 def missing_column_message(column: str, columns: list[str], setting: str) -> str:
@@ -109,8 +180,8 @@ def _make_record(row: tuple[int, list[str]], names: list[str]) -> TableRecord | 
 
 def _read_tsv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidRecord]:
     for line, text in lines:
-        if _NOT_UTF8.search(text):
-            yield InvalidRecord(line, "it is not UTF-8")
+        if error := lines.find_decoding_error(text):
+            yield InvalidRecord(line, error)
         elif text:
             yield line, text.split("\t")
 
@@ -126,8 +197,8 @@ def _read_csv(lines: LineReader) -> Iterator[tuple[int, list[str]] | InvalidReco
             continue
         if values is None:
             return
-        if any(map(_NOT_UTF8.search, values)):
-            yield InvalidRecord(line, "it is not UTF-8")
+        if problem := next(filter(None, map(lines.find_decoding_error, values)), None):
+            yield InvalidRecord(line, problem)
         elif values:
             yield line, values
 
@@ -151,14 +222,16 @@ def _read_jsonl(lines: LineReader) -> Iterator[TableRecord | InvalidRecord]:
         except (ValueError, RecursionError) as error:
             yield InvalidRecord(line, f"it is not JSON: {error}")
             continue
-        if _NOT_UTF8.search(text):
-            yield InvalidRecord(line, "it is not UTF-8")
+        if decoding_error := lines.find_decoding_error(text):
+            yield InvalidRecord(line, decoding_error)
         elif not isinstance(value, dict):
             yield InvalidRecord(line, f'it is {preview_json(value)}, not an object such as {{"text": ..., "label": ...}}')
+        elif _SURROGATE_ESCAPE.search(text) and (problem := find_lone_surrogate(value)):
+            yield InvalidRecord(line, problem)
         else:
             yield TableRecord(line, value)
 
 
-def _decode_line(data: bytes, line: int) -> str:
-    data = data.removeprefix(codecs.BOM_UTF8) if line == 1 else data
-    return data.removesuffix(b"\r").decode("utf-8", "surrogateescape")
+def _clean_line(line: str) -> str:
+    # A byte order mark starts the first line, and where files were joined, others.
+    return line.removeprefix(BYTE_ORDER_MARK).removesuffix("\r")

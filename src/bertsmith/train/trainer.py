@@ -105,6 +105,7 @@ class Trainer:
                 if self.setup.ranks.any_rank(bool(stop_requested)) and not self._is_finished():
                     self._save()
                     raise self.run.interrupted(f"step {self.progress.step}")
+            self._check_trained()
             self._finish()
             self._load_best()
             self._load_average()
@@ -286,6 +287,14 @@ class Trainer:
             f"lower train.learning_rate ({self.config.learning_rate:g}), raise train.warmup_steps "
             f"({self.config.warmup_steps:g}), or check the data"
         )
+
+    def _check_trained(self) -> None:
+        """A run whose every update was skipped has its initial weights, which are no result."""
+        if self.progress.step and not self.anomaly_detector.grad_norms:
+            raise UserError(
+                f"each of the {self.progress.step:,} updates was skipped, because the loss or its gradient was not finite: "
+                "nothing was trained; check the labels and texts for extreme values, or lower train.learning_rate"
+            )
 
     # -- start, save, finish
 
