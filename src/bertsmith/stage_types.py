@@ -979,6 +979,6 @@ Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-bas
 
 Objective = Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", "skip-gram", "cbow"] | NextSentenceMLM | Config | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
 
-ShowKind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
+ShowKind = Literal["masks", "curves", "corpus", "run", "senses", "attention", "spans", "buckets"]
 
 Task = Literal["classify", "regress", "tag", "answer", "choose", "similar", "generate"] | TextClassification | Config | TextRegression | TokenClassification | QuestionAnswering | MultipleChoice | TextSimilarity | Seq2Seq

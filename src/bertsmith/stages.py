@@ -627,14 +627,14 @@ def show(
         kind: kind of page; also as `bertsmith show masks ...`
         out: output HTML file
         corpus: corpus folder (masks, corpus, run, buckets; curves: for the baseline of an unfinished run)
-        model: checkpoint folder (curves, run, senses, spans, buckets; curves: also while training)
+        model: checkpoint folder (curves, run, senses, attention, spans, buckets; curves: also while training)
         objective: masks: objective, as in `pretrain`
         max_length: masks: maximum sequence length, in tokens
         samples: masks, run: number of samples
         seed: masks: random seed, as in `pretrain`
         epoch: masks, run: epoch of the samples, from 0
         validation_split: masks: as in `pretrain`, to show the samples it reads
-        texts: run: texts with [MASK] to fill
+        texts: run: texts with [MASK] to fill; attention: texts to show
         models: senses: several checkpoints or word vectors, side by side
         data: senses: table of sentences (text, position or [[word]], sense) or CoarseWSD-20 folder
         word: senses: the word; default: all words of the folder, as tables only

@@ -281,3 +281,66 @@ def test_layout_pads_only_short_sequences_of_similar_length(lengths, per_sequenc
     parts = zip(*(t.split(lengths) for t in (q, k, v)), strict=True)
     expected = [Layout.from_lengths([len(q_part)]).attend(q_part, k_part, v_part) for q_part, k_part, v_part in parts]
     assert_close(layout.attend(q, k, v), torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
+WITH_WEIGHTS = [c for c in MIXERS + CAUSAL if not isinstance(c, Lstm | Cnn | ReformerChunked)] + [
+    Longformer(num_attention_heads=4, attention_window=(4,), rope_theta=100.0, dilation=(2, 3), bias=False),
+    Longformer(num_attention_heads=4, attention_window=(6,), rope_theta=50.0, causal=True),
+    Longformer(num_attention_heads=4, attention_window=(6,), rope_theta=50.0, global_attention=False),
+]
+
+
+def values_of(mixer, config, x, layout):
+    """(sequences, heads, keys, head_dim) of the projections that the weights multiply."""
+    if isinstance(config, Reformer):
+        return layout.pad(mixer.qkv(x).unflatten(-1, (2, 4, -1)).select(-3, 1)).transpose(1, 2)
+    if isinstance(config, LiteTransformer):
+        mixer, x = mixer.attention, x.chunk(2, -1)[0]
+    return layout.pad(mixer.projections(x)[2]).transpose(1, 2)
+
+
+def attend(config, mixer, x, layout):
+    """(tokens, hidden_size): weights @ values, before the output projection."""
+    weights, values = mixer.attention_weights(x, layout), values_of(mixer, config, x, layout)
+    out = weights.nan_to_num() @ values
+    if isinstance(config, Longformer) and config.global_attention:  # rows of global tokens have values of their own
+        global_values = layout.pad(mixer.global_qkv(x).unflatten(-1, (3, 4, -1)).select(-3, 2)).transpose(1, 2)
+        is_global = layout.pad(torch.isin(torch.arange(len(x)), layout.global_tokens))[:, None, :, None]
+        out = torch.where(is_global, weights.nan_to_num() @ global_values, out)
+    return layout.unpad(out.transpose(1, 2)).flatten(1)
+
+
+@pytest.mark.parametrize("config", WITH_WEIGHTS, ids=config_id)
+@pytest.mark.parametrize("lengths", [LENGTHS, (12, 12)], ids=["lengths", "uniform"])
+@torch.no_grad()
+def test_attention_weights_times_values_are_the_output_of_the_mixer(config, lengths):
+    mixer, (x, layout) = build_mixer(config), random_inputs(lengths)
+    weights = mixer.attention_weights(x, layout)
+    assert weights.dtype == torch.float32
+    for row, length in enumerate(lengths):
+        assert_close(weights[row, :, :length, :length].sum(-1), torch.ones(weights.shape[1], length))
+    out = attend(config, mixer, x, layout)
+    if isinstance(config, Reformer):
+        expected, actual = mixer(x, layout), mixer.output(out)
+    elif isinstance(config, LiteTransformer):
+        expected, actual = mixer(x, layout)[:, : HIDDEN_SIZE // 2], mixer.attention.projections.output(out)
+    else:
+        expected, actual = mixer(x, layout), mixer.projections.output(out)
+    assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_longformer_weights_with_explicit_global_tokens():
+    config = Longformer(num_attention_heads=4, attention_window=(4,), dilation=(2,))
+    mixer, (x, _) = build_mixer(config), random_inputs((30, 20))
+    layout = Layout.from_lengths((30, 20), global_tokens=[0, 7, 30, 45])
+    assert_close(mixer.projections.output(attend(config, mixer, x, layout)), mixer(x, layout), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config", [Lstm(), Cnn(), ReformerChunked(num_attention_heads=4, attn_layers=("local",), local=ChunkConfig(chunk_length=4))]
+)
+def test_mixers_without_attention_weights_say_so(config):
+    mixer, (x, layout) = build_mixer(config), random_inputs()
+    with pytest.raises(UserError, match="no attention weights"):
+        mixer.attention_weights(x, layout)

@@ -1,4 +1,4 @@
-"""`bertsmith show`: HTML pages of a corpus, its masks, training curves, word senses, attention spans or LSH buckets.
+"""`bertsmith show`: HTML pages of a corpus, its masks, training curves, word senses, attention weights or spans, LSH buckets.
 
 The pages of a corpus and of training curves need no torch. The others, and `Recipe`, are in `show_pages`.
 """
@@ -17,14 +17,14 @@ from ..reports.training_curves import render_curves
 if TYPE_CHECKING:
     from .show_pages import Recipe
 
-Kind = Literal["masks", "curves", "corpus", "run", "senses", "spans", "buckets"]
+Kind = Literal["masks", "curves", "corpus", "run", "senses", "attention", "spans", "buckets"]
 KINDS = get_args(Kind)
 REQUIRED_KEYS = {"masks": ("corpus",), "curves": ("model",), "corpus": ("corpus",), "run": ("corpus", "model"),
-         "senses": ("data",), "spans": ("model",), "buckets": ("model", "corpus")}  # fmt: skip
+         "senses": ("data",), "attention": ("model", "texts"), "spans": ("model",), "buckets": ("model", "corpus")}  # fmt: skip
 OPTIONAL_KEYS = {"masks": ("objective", "max_length", "samples", "seed", "epoch", "validation_split"),
          "curves": ("corpus",), "corpus": (), "run": ("samples", "epoch", "texts"),
          "senses": ("model", "models", "word", "points", "skip_bad"),
-         "spans": (), "buckets": ()}  # fmt: skip
+         "attention": (), "spans": (), "buckets": ()}  # fmt: skip
 WITHOUT_TORCH = ("corpus", "curves")
 
 
@@ -64,6 +64,7 @@ def run(recipe: "Recipe", quiet: bool = False) -> dict[str, Any]:
             render = {
                 "masks": pages.masking_page,
                 "run": pages.run_page,
+                "attention": pages.attention_page,
                 "spans": pages.spans_page,
                 "buckets": pages.buckets_page,
             }
@@ -76,8 +77,9 @@ def run(recipe: "Recipe", quiet: bool = False) -> dict[str, Any]:
 
 def _check_keys(recipe: "Recipe") -> None:
     for name in REQUIRED_KEYS[recipe.kind]:
-        if getattr(recipe, name) is None:
-            raise UserError(f"show {recipe.kind} needs {name}={'FILE' if name == 'data' else 'FOLDER'}")
+        if not getattr(recipe, name):
+            example = {"data": "FILE", "texts": "TEXT"}.get(name, "FOLDER")
+            raise UserError(f"show {recipe.kind} needs {name}={example}")
     defaults = type(recipe)(kind=recipe.kind, out=recipe.out)
     allowed = ("kind", "out", *REQUIRED_KEYS[recipe.kind], *OPTIONAL_KEYS[recipe.kind])
     for name in recipe.__struct_fields__:

@@ -1,4 +1,5 @@
-"""Pages of `bertsmith show` that need torch: masks, word senses, attention spans, LSH buckets, a whole run; and its recipe."""
+"""Pages of `bertsmith show` that need torch: masks, word senses, attention weights and spans, LSH buckets, a whole run; and its
+recipe."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from ..model.mixers.reformer.bucket_stats import compute_bucket_stats
 from ..model.packing import Layout
 from ..objectives import NextSentenceMLM, ObjectiveConfig, require_network
 from ..pretraining.setup import MaxLength
+from ..reports.attention import render_attention
 from ..reports.corpus import render_corpus
 from ..reports.finetuning import render_filled_masks
 from ..reports.html import Section
@@ -40,14 +42,16 @@ class Recipe(Config, frozen=True):
     corpus: Annotated[
         str | None, "corpus folder (masks, corpus, run, buckets; curves: for the baseline of an unfinished run)"
     ] = None
-    model: Annotated[str | None, "checkpoint folder (curves, run, senses, spans, buckets; curves: also while training)"] = None
+    model: Annotated[
+        str | None, "checkpoint folder (curves, run, senses, attention, spans, buckets; curves: also while training)"
+    ] = None
     objective: Annotated[ObjectiveConfig, "masks: objective, as in `pretrain`"] = NextSentenceMLM()
     max_length: Annotated[MaxLength, "masks: maximum sequence length, in tokens"] = 128
     samples: Annotated[PosInt, "masks, run: number of samples"] = 12
     seed: Annotated[int, "masks: random seed, as in `pretrain`"] = 0
     epoch: Annotated[NonNegInt, "masks, run: epoch of the samples, from 0"] = 0
     validation_split: Annotated[Probability, "masks: as in `pretrain`, to show the samples it reads"] = 0.01
-    texts: Annotated[tuple[str, ...], "run: texts with [MASK] to fill"] = ()
+    texts: Annotated[tuple[str, ...], "run: texts with [MASK] to fill; attention: texts to show"] = ()
     models: Annotated[tuple[str, ...], "senses: several checkpoints or word vectors, side by side"] = ()
     data: Annotated[str | None, "senses: table of sentences (text, position or [[word]], sense) or CoarseWSD-20 folder"] = None
     word: Annotated[str | None, "senses: the word; default: all words of the folder, as tables only"] = None
@@ -67,6 +71,14 @@ def senses_page(recipe: Recipe, console: Console) -> tuple[str, list[Section], d
     """(title, sections, result): scores of every layer of the models."""
     models = [*([recipe.model] if recipe.model else []), *recipe.models]
     return render_senses(models, str(recipe.data), recipe.word, recipe.points, recipe.skip_bad, console)
+
+
+def attention_page(recipe: Recipe) -> tuple[str, list[Section]]:
+    attentions = load(model_folder(recipe)).attentions(list(recipe.texts))
+    return "Attention weights", [
+        render_attention(text, text_attentions.tokens, text_attentions.weights)
+        for text, text_attentions in zip(recipe.texts, attentions, strict=True)
+    ]
 
 
 def spans_page(recipe: Recipe) -> tuple[str, list[Section]]:

@@ -26,6 +26,7 @@ from ..tasks.base import EncodedExamples, average_windows, encode_pairs
 from ..tasks.requests import as_text_list, parse_requests
 from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
+from .attentions import compute_alignments, compute_attentions, encode_framed
 from .fill_mask import FilledMasks, FillMask, Predictions
 from .runtime import Precision, Runtime
 from .text_generation import CausalGenerator, generate_targets, is_causal_lm
@@ -167,24 +168,48 @@ class Predictor:
             >>> vectors.shape  # (5, hidden_size): [CLS] a fine film [SEP]
         """
         text_list, is_single = as_text_list(texts)
-        encodings, limit = self.tokenizer.encode_batch(text_list), self.max_length - 2
-        framing = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        ids = [np.array([framing[0], *encoding.ids[:limit], framing[1]], np.int64) for encoding in encodings]
+        encoded = encode_framed(self.tokenizer, text_list, self.max_length)
+        ids = [text.ids for text in encoded]
         vectors: dict[int, Embeddings] = {}
         for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
             with self.runtime.inference_context():
                 hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
                 per_text = hidden.float().cpu().split(layout.lengths.tolist())
             vectors |= {int(i): value.numpy() for i, value in zip(batch, per_text, strict=True)}
-        cls_token, sep_token = (self.tokenizer.id_to_token[token_id] for token_id in framing)
-        results = [
-            TokenVectors(
-                [cls_token, *encoding.tokens[:limit], sep_token],
-                np.array([(0, 0), *encoding.offsets[:limit], (0, 0)], np.int64),
-                vectors[index],
-            )
-            for index, encoding in enumerate(encodings)
-        ]
+        results = [TokenVectors(text.tokens, text.offsets, vectors[index]) for index, text in enumerate(encoded)]
+        return results[0] if is_single else results
+
+    def attentions(self, texts: str | Iterable[str], batch_tokens: int | None = None) -> Any:
+        """Attention weights of every layer and head, as `TokenAttentions(tokens, offsets, weights)` per text.
+
+        `weights[layer, head, i, j]` is how much token i attends to token j, as in transformers' `output_attentions`; rows
+        sum to 1. Texts are truncated to `max_length` tokens, [CLS] and [SEP] included. Recurrent and convolutional models
+        have none.
+
+        Example:
+            >>> tokens, offsets, weights = model.attentions("a fine film")
+            >>> weights.shape  # (layers, heads, 5, 5): [CLS] a fine film [SEP]
+        """
+        text_list, is_single = as_text_list(texts)
+        encoded = encode_framed(self.tokenizer, text_list, self.max_length)
+        results = compute_attentions(self.runtime, encoded, batch_tokens)
+        return results[0] if is_single else results
+
+    def alignments(
+        self, texts: str | Iterable[str], targets: str | Iterable[str] | None = None, batch_tokens: int | None = None
+    ) -> Any:
+        """Which source tokens the decoder attends to, as `Alignment(source_tokens, target_tokens, weights)` per text.
+
+        For encoder-decoders (task=generate). `weights[layer, head, i, j]` is how much the decoder attends to source token j
+        when it predicts target token i; an RNN decoder has one layer and one head (Bahdanau et al. 2015, figure 3). The target
+        is what the model generates, or `targets`.
+        """
+        text_list, is_single = as_text_list(texts)
+        task, target_list = self.require_task(), None if targets is None else as_text_list(targets)[0]
+        if not isinstance(task, Seq2Seq):
+            raise UserError(f"alignments are between source and target; task={task.__struct_config__.tag} has no target text")
+        arguments = (self.runtime, self.tokenizer, task, text_list, target_list, self.max_length)
+        results = compute_alignments(*arguments, batch_tokens)
         return results[0] if is_single else results
 
     def nearest(

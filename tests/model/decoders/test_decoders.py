@@ -12,6 +12,7 @@ from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.decoders import RNNDecoderConfig, TransformerDecoderConfig
 from bertsmith.model.decoders.rnn import SourceAttention
+from bertsmith.model.decoders.transformer import CrossAttention
 from bertsmith.model.generation.search import Beam, Greedy, generate
 from bertsmith.model.generation.seq2seq import build_incremental_decoder, decoder_hidden_states
 from bertsmith.model.heads import LMHeadConfig
@@ -159,6 +160,29 @@ def test_rnn_decoder_attention_scores_match_formulas(score):
                     weights.append((q if score == "dot" else attention.query.weight @ q) @ h)
             probs = torch.stack(weights).softmax(0)
             torch.testing.assert_close(context[text, step], probs @ states[start:end], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_cross_attention_weights_times_values_are_its_output():
+    torch.manual_seed(0)
+    attention = CrossAttention(EncoderConfig(hidden_size=32, mixer=Attention(num_attention_heads=4))).eval()
+    layout, source = Layout.from_lengths((4, 9, 1)), Layout.from_lengths((7, 3, 12))
+    x, hidden = torch.randn(14, 32), torch.randn(22, 32)
+    values = source.pad(attention._project_kv(hidden)[1]).transpose(1, 2)
+    out = attention.attention_weights(x, layout, hidden, source) @ values
+    expected = attention(x, layout, hidden, source)
+    torch.testing.assert_close(attention.output(layout.unpad(out.transpose(1, 2)).flatten(1)), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("score", ["additive", "dot", "general"])
+@torch.no_grad()
+def test_rnn_alignments_times_source_states_are_the_context(score):
+    torch.manual_seed(0)
+    attention, layout = SourceAttention(score, 6), Layout.from_lengths([3, 5])
+    source, queries = attention.prepare_source(torch.randn(8, 6), layout), torch.randn(2, 4, 6)
+    weights = attention.attention_weights(queries, source)
+    assert weights.shape == (2, 1, 4, 5) and not weights[0, ..., 3:].any()
+    torch.testing.assert_close(weights[:, 0] @ source.hidden_states, attention(queries, source))
 
 
 def test_rnn_decoder_without_attention_uses_the_mean():

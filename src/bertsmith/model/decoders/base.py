@@ -44,6 +44,11 @@ class Decoder(nn.Module, ABC):
     def reorder_state(self, state: Any, row_indices: Tensor) -> Any:
         """State with the rows `row_indices`, for beam search."""
 
+    @property
+    @abstractmethod
+    def source_attentions(self) -> list[nn.Module]:
+        """The modules that attend to the source, one for each layer that does; each has a method `attention_weights`."""
+
     def init_from_encoder(self, encoder: "Encoder") -> str | None:
         """Copy the weights of a pre-trained encoder where both have the same parts; returns a description of what stays new."""
         return None

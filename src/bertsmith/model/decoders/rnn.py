@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ...config import PosInt, Probability, Variant
 from ..batch import Inputs
 from ..linear import Linear
+from ..mixers.base import masked_softmax
 from ..packing import Layout
 from .base import Decoder, embed_step
 
@@ -53,8 +54,14 @@ class SourceAttention(nn.Module):
         """(rows, queries, hidden_size) -> the same shape: softmax(scores) @ hidden_states."""
         if self.score_type == "none":
             return source.mean[:, None].expand_as(queries)
-        scores = self.compute_scores(queries, source.keys).masked_fill(~source.mask[:, None], float("-inf"))
-        return scores.float().softmax(-1).to(source.hidden_states.dtype) @ source.hidden_states
+        return self._softmax_scores(queries, source).to(source.hidden_states.dtype) @ source.hidden_states
+
+    def attention_weights(self, queries: Tensor, source: SourceStates) -> Tensor:
+        """(rows, 1, queries, source length) float32: one head."""
+        return self._softmax_scores(queries, source)[:, None]
+
+    def _softmax_scores(self, queries: Tensor, source: SourceStates) -> Tensor:
+        return masked_softmax(self.compute_scores(queries, source.keys), source.mask[:, None])
 
     def compute_scores(self, queries: Tensor, keys: Tensor) -> Tensor:
         """(rows, queries, keys): v . tanh(W q + U h), or q . h, or (W q) . h."""
@@ -131,6 +138,10 @@ class RNNDecoder(Decoder):
     def reorder_state(self, state: RNNDecoderState, row_indices: Tensor) -> RNNDecoderState:
         cell_state = tuple(tensor.index_select(1, row_indices) for tensor in state.cell_state)
         return RNNDecoderState(cell_state, state.source.select_rows(row_indices), state.position)
+
+    @property
+    def source_attentions(self) -> list[nn.Module]:
+        return [] if self.attention.score_type == "none" else [self.attention]
 
     def _init_cell_state(self, source: SourceStates) -> CellState:
         hidden = (

@@ -14,6 +14,7 @@ from ..batch import Inputs
 from ..linear import Linear
 from ..mixers import Attention, LiteTransformer, Longformer
 from ..mixers.attention import LayerCache, SelfAttention
+from ..mixers.base import masked_softmax
 from ..mixers.lite_transformer import LongShortRangeAttention
 from ..packing import Layout
 from ..sublayers import AddNorm, FeedForwardConfig, to_compute_dtype
@@ -48,6 +49,12 @@ class CrossAttention(nn.Module):
         q = self.query(x).unflatten(-1, (self.num_heads, -1))
         dropout = self.dropout if self.training else 0.0
         return self.output(layout.attend(q, k, v, dropout=dropout, keys=encoder_layout).flatten(-2))
+
+    def attention_weights(self, x: Tensor, layout: Layout, encoder_hidden_states: Tensor, encoder_layout: Layout) -> Tensor:
+        """(sequences, heads, target length, source length) float32, padded."""
+        q = layout.pad(self.query(x).unflatten(-1, (self.num_heads, -1))).transpose(1, 2)
+        k = encoder_layout.pad(self._project_kv(encoder_hidden_states)[0]).transpose(1, 2)
+        return masked_softmax(q @ k.mT * q.shape[-1] ** -0.5, encoder_layout.padding_mask()[:, None, None])
 
     def cache_kv(self, encoder_hidden_states: Tensor, encoder_layout: Layout) -> CrossKV:
         """Keys and values of the sources, computed once for all decoding steps."""
@@ -203,6 +210,10 @@ class TransformerDecoder(Decoder):
         return replace(state, past_key_values=past_key_values, position=state.position + 1), self._final_norm(
             sublayer_out, residual, None
         )
+
+    @property
+    def source_attentions(self) -> list[nn.Module]:
+        return list(self.cross_attentions)
 
     def reorder_state(self, state: TransformerDecoderState, row_indices: Tensor) -> TransformerDecoderState:
         past_key_values = [

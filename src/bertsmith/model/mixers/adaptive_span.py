@@ -13,7 +13,7 @@ from ...config import Fraction, NonNegFloat, PosInt
 from ..packing import Layout
 from ..positions import rel_shift
 from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection
+from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection, masked_softmax
 from .block_band import BlockBand
 
 MIN_MASK = 1e-6  # lower bound of a nonzero mask value, so that the gradient of its logarithm is finite
@@ -111,6 +111,21 @@ class AdaptiveSpanAttention(MemoryMixer):
         probs = scores.masked_fill(~mask, float("-inf")).softmax(-1).to(v.dtype)
         out = band.from_query_blocks(probs @ v).transpose(1, 2)
         return self.projections.project_out(out[0] if state is None else layout.unpad(out))
+
+    def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
+        """Without a memory of earlier segments."""
+        self.trim()
+        q, k = (layout.pad(t).transpose(1, 2) for t in self.projections(x)[:2])
+        position, max_span = torch.arange(layout.max_seqlen, device=x.device), self.config.max_span
+        relative_positions = position - position[:, None]
+        embeddings = self.relative_position_embeddings(
+            relative_positions.clamp(-max_span, 0 if self.config.causal else max_span) + max_span
+        )
+        scores = (q @ k.mT + torch.einsum("shqd,qkd->shqk", q, embeddings.to(q.dtype))) * q.shape[-1] ** -0.5
+        in_reach = relative_positions.abs() <= self.trimmed_span
+        in_reach = in_reach & (relative_positions <= 0) if self.config.causal else in_reach
+        log_mask = self._log_span_mask(relative_positions).squeeze(1)
+        return masked_softmax(scores + log_mask, layout.padding_mask()[:, None, None] & in_reach)
 
     def _band_inputs(self, hidden_states: Tensor, layout: Layout, past: LayerMemory | None) -> BandInputs:
         """Without memory one row of all packed sequences; with memory one padded row per sequence."""

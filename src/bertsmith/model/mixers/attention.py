@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ...config import PosFloat, PosInt, Probability
 from ...errors import UserError
-from ..packing import Layout
-from ..position_bias import PositionBias, PositionBiasConfig, T5BiasConfig
+from ..packing import Layout, prefix_lm_mask
+from ..position_bias import PositionBias, PositionBiasConfig, T5BiasConfig, expand_bias
 from ..positions import RotaryEmbedding, apply_rope
 from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, Mixer, QKVProjection
+from .base import BaseMixerConfig, Mixer, QKVProjection, masked_softmax
 
 LayerCache = tuple[Tensor, ...]  # KV cache of one layer; here keys and values, each (batch, heads, positions, head_dim)
 
@@ -75,6 +75,21 @@ class SelfAttention(Mixer):
         return self.projections.output(
             layout.attend_qkv(self.projections.qkv(x), num_heads, cos_sin, causal, dropout, self.tied_position_bias)
         )
+
+    def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
+        qkv, num_heads = self.projections.qkv(x), self.projections.num_heads
+        if self.rotary:
+            qkv = apply_rope(qkv, self.rotary.cos_sin(layout.max_seqlen, x.device), layout.position, num_heads)
+        q, k = (layout.pad(t).transpose(1, 2) for t in qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)[:2])
+        scores, mask = q @ k.mT * q.shape[-1] ** -0.5, layout.padding_mask()[:, None, None]
+        if self.tied_position_bias:
+            scores = scores + expand_bias(
+                self.tied_position_bias.bias_by_distance(layout.max_seqlen, x.device), layout.max_seqlen
+            )
+        if self.causal:
+            prefix = layout.seq_id.new_zeros(1) if layout.prefix_lengths is None else layout.prefix_lengths.to(x.device)
+            mask = mask & prefix_lm_mask(layout.max_seqlen, prefix[:, None, None])[:, None]
+        return masked_softmax(scores, mask)
 
     def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
         """One decoding step with a KV cache.

@@ -39,9 +39,24 @@ class Mixer(nn.Module, ABC):
     def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
         """`state`: what the layer remembers of the text before these sequences, for a `MemoryMixer`."""
 
+    def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
+        """(sequences, heads, max_seqlen, max_seqlen) float32: how much each query (row) attends to each key (column).
+
+        What `forward` multiplies with the values, computed densely, without dropout. Rows of padding are undefined.
+        """
+        raise UserError(
+            f"{type(self).__name__} computes no attention weights between tokens; mixer=attention, transformer-xl, "
+            "adaptive-span, longformer, reformer and lite-transformer do"
+        )
+
     def aux_loss(self) -> Tensor | float:
         """Regularization term, added to the loss of every objective."""
         return 0.0
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax in float32 over the last dimension, where `mask` is True; 0 elsewhere."""
+    return scores.float().masked_fill(~mask, float("-inf")).softmax(-1)
 
 
 class MemoryMixer(Mixer):

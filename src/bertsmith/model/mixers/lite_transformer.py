@@ -73,6 +73,10 @@ class LongShortRangeAttention(Mixer):
         long_range, short_range = x.chunk(2, -1)
         return torch.cat([self.attention(long_range, layout), self.convolution(short_range, layout)], -1)
 
+    def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
+        """Of the attention half."""
+        return self.attention.attention_weights(x.chunk(2, -1)[0], layout)
+
     def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
         """One decoding step, as `SelfAttention.decode_step`: x (batch, hidden_size), the next token of each sequence.
 

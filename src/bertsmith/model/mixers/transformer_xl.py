@@ -11,7 +11,7 @@ from ..linear import Linear
 from ..packing import Layout
 from ..positions import rel_shift, sinusoidal_distances
 from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection
+from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection, masked_softmax
 
 
 class TransformerXL(BaseMixerConfig, frozen=True, tag="transformer-xl"):
@@ -81,6 +81,14 @@ class TransformerXLAttention(MemoryMixer):
         dropout = self.config.attention_dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(q + u_bias, k, v, position_scores, dropout_p=dropout)
         return self.projections.project_out(layout.unpad(out.transpose(1, 2)))
+
+    def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
+        """Without a memory of earlier segments."""
+        q, k = (layout.pad(t).transpose(1, 2) for t in self.projections(x)[:2])
+        u_bias, v_bias = self._content_and_position_bias(q)
+        position_scores = rel_shift((q + v_bias) @ self._relative_keys(q, k.shape[2]).mT, k.shape[2])
+        scores = ((q + u_bias) @ k.mT + position_scores) * q.shape[-1] ** -0.5
+        return masked_softmax(scores, self._attention_mask(layout, None)[:, None])
 
     def _content_and_position_bias(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """u and v, each (heads, 1, head_dim), in the dtype of `like`."""

@@ -12,9 +12,9 @@ from ....config import NonNegInt, PosFloat, PosInt, Probability
 from ....errors import UserError
 from ...linear import Linear
 from ...packing import FLASH_DTYPES, Layout
-from ...positions import RotaryEmbedding, apply_rope
+from ...positions import RotaryEmbedding, apply_rope, shift_rope
 from ...segment_memory import LayerMemory
-from ..base import BaseMixerConfig, Mixer, QKVProjection
+from ..base import BaseMixerConfig, Mixer, QKVProjection, masked_softmax
 from .attention import longformer_attention
 from .clamped_rope import clamped_scores, qk_scores
 from .global_attention import MAX_GLOBAL_PER_GROUP, AttentionPattern, GlobalGroup, build_global_groups
@@ -94,6 +94,41 @@ class LongformerAttention(Mixer):
             )
         qkv, global_out, qkv_bias = self._project(x, layout)
         return self.projections.output(self._attend(self._apply_rope(qkv, layout), global_out, qkv_bias, layout))
+
+    def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
+        """Of the window and the global tokens; rows of global tokens with their own projections."""
+        position, padding_mask = torch.arange(layout.max_seqlen, device=x.device), layout.padding_mask()
+        distance = position[:, None] - position
+        is_global = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        if self.global_qkv is not None:
+            is_global[layout.global_tokens] = True
+        is_global = layout.pad(is_global)[:, None]  # (sequences, 1, max_seqlen)
+        visible = padding_mask[:, None, None] & (distance >= 0) if self.causal else padding_mask[:, None, None]
+        weights = x.new_zeros(len(padding_mask), self.projections.num_heads, len(position), len(position), dtype=torch.float32)
+        for dilation, heads in self.heads_by_dilation.items():
+            max_distance = self.half_window * dilation
+            in_window = (distance.abs() <= max_distance) & (distance % dilation == 0)
+            scores = self._dense_scores(self.projections.qkv, x, layout, in_window, max_distance)
+            weights[:, heads] = masked_softmax(scores[:, heads], visible & (in_window | is_global[:, :, None]))
+        if self.global_qkv is None:
+            return weights
+        in_window = distance.abs() <= self.half_window
+        scores = self._dense_scores(self.global_qkv, x, layout, in_window, self.half_window)
+        return torch.where(is_global[..., None], masked_softmax(scores, visible), weights)
+
+    def _dense_scores(self, qkv: nn.Module, x: Tensor, layout: Layout, in_window: Tensor, max_distance: int) -> Tensor:
+        """(sequences, heads, max_seqlen, max_seqlen): scores; RoPE with distances clamped outside `in_window`."""
+        q, k = (layout.pad(t) for t in qkv(x).unflatten(-1, (3, self.projections.num_heads, -1)).unbind(-3)[:2])
+        cos_sin = self._cos_sin(layout, x.device)
+        if cos_sin is None:
+            return qk_scores(q, k)
+        position = torch.arange(layout.max_seqlen, device=x.device).expand(len(q), -1)
+        rotated = qk_scores(shift_rope(q, cos_sin, position), shift_rope(k, cos_sin, position))
+        behind, ahead = (
+            qk_scores(shift_rope(q, cos_sin, torch.full_like(position, offset)), k) for offset in (max_distance, -max_distance)
+        )
+        is_behind = position[:, None, :, None] > position[:, None, None]
+        return torch.where(in_window, rotated, torch.where(is_behind, behind, ahead))
 
     def _attend(self, qkv: Tensor, global_out: Tensor | None, qkv_bias: Tensor | None, layout: Layout) -> Tensor:
         """(tokens, hidden_size): attention to the window and to global tokens; `global_out` fills the rows of the latter."""

@@ -12,7 +12,7 @@ from ....errors import UserError
 from ...linear import Linear
 from ...packing import Layout
 from ...segment_memory import LayerMemory
-from ..base import BaseMixerConfig, Mixer
+from ..base import BaseMixerConfig, Mixer, masked_softmax
 from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, unit_norm
 
 
@@ -70,6 +70,21 @@ class ReformerAttention(Mixer):
         qk, v = self.qkv(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)  # (tokens, heads, head_dim)
         out = self._full_attention(qk, v, layout) if self.hashes is None else self._lsh_attention(qk, v, layout)
         return self.output(out.flatten(1))
+
+    def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
+        """Over the neighbours of all hash rounds, each counted once."""
+        qk = self.qkv(x).unflatten(-1, (2, self.config.num_attention_heads, -1)).unbind(-3)[0]
+        q, k = (layout.pad(t).transpose(1, 2) for t in (qk, unit_norm(qk)))
+        is_self = torch.eye(layout.max_seqlen, dtype=torch.bool, device=x.device)
+        scores = (q @ k.mT).float().masked_fill(is_self, SELF_MASK_VALUE)
+        mask = layout.padding_mask()[:, None, None]
+        if self.config.causal:
+            mask = mask & torch.ones_like(is_self).tril()
+        if self.hashes is not None:
+            rank = self.sort_by_bucket(qk.transpose(0, 1), layout)[1]  # (num_hashes, heads, tokens)
+            rank = layout.pad(rank.permute(2, 0, 1)).permute(0, 2, 3, 1)  # (sequences, num_hashes, heads, max_seqlen)
+            mask = mask & ((rank[..., :, None] - rank[..., None, :]).abs() <= self.config.bucket_window).any(1)
+        return masked_softmax(scores, mask)
 
     def _full_attention(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
         """One bucket: full attention, each token masked from itself unless it is alone."""
