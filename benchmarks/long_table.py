@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from bertsmith.artifacts import read_json
-from bertsmith.evaluation.evaluate import Evaluation, is_labeled
-from bertsmith.evaluation.measures import get_primary_metric
+from bertsmith.evaluation.evaluate import Evaluation
 from bertsmith.evaluation.significance import Difference, compare_evaluations
 from bertsmith.tasks import QuestionAnswering, TextClassification
 from bertsmith.tasks.classification import ClassificationPrediction
@@ -48,7 +47,7 @@ def evaluate_arm(out: Path, dataset: str, arm: str, folds: set[int]) -> Evaluati
     for fold in sorted(folds):
         lines = predictions_path(out, f"{dataset}-{arm}-{fold}").read_text(encoding="utf-8").splitlines()
         for line, example in zip(lines, task.read(fold_path(out, dataset, fold, "test")), strict=True):
-            if is_labeled(task, example):
+            if task.is_labeled(example):
                 examples.append(example)
                 predictions.append(msgspec.json.decode(line, type=prediction_type))
     if isinstance(task, TextClassification):
@@ -70,7 +69,7 @@ def _finished_folds(out: Path, dataset: str, arm: str, num_folds: int) -> set[in
 
 def _compare_arms(out: Path, dataset: str, arms: tuple[str, str], folds: set[int]) -> dict[str, Any]:
     evaluations = [evaluate_arm(out, dataset, arm, folds) for arm in arms]
-    metric = get_primary_metric(evaluations[0].task)
+    metric = evaluations[0].task.primary_metric
     differences: list[Difference] = compare_evaluations(*evaluations).differences
     return {"dataset": dataset, "arms": arms, "folds": sorted(folds), "examples": len(evaluations[0].examples),
             "metric": metric, "intervals": [asdict(evaluation.intervals[metric]) for evaluation in evaluations],

@@ -15,7 +15,6 @@ from bertsmith.commands import embed, predict
 from bertsmith.evaluation.evaluate import evaluate_model
 from bertsmith.inference import output_files
 from bertsmith.inference.predictor import load
-from bertsmith.tasks.requests import Request
 from tests.support.cli import ROOT, run_cli, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
 from tests.support.rows import write_jsonl
@@ -253,9 +252,11 @@ def test_predict_document_context_across_chunks(tmp_path, monkeypatch, context):
     predictor = load(model)
     examples = list(predictor.task.read(data))
     predictions = evaluate_model(predictor, examples).predictions
-    assert expected == [entity_spans(Request(example).to_answer(p)) for example, p in zip(examples, predictions, strict=True)]
+    assert expected == [
+        entity_spans(predictor.task.to_answer(p, example)) for example, p in zip(examples, predictions, strict=True)
+    ]
     without_context = [
-        entity_spans(Request(example).to_answer(prediction))
+        entity_spans(predictor.task.to_answer(prediction, example))
         for start in range(0, 70, 7)
         for example, prediction in zip(
             examples[start : start + 7], predictor.predict_examples(examples[start : start + 7]), strict=True

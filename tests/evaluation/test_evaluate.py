@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import UserError
-from bertsmith.evaluation.evaluate import evaluate_model, is_labeled
+from bertsmith.evaluation.evaluate import evaluate_model
 from bertsmith.tasks import QuestionAnswering, TextClassification, TokenClassification
 from bertsmith.tasks.base import EncodedExamples
 from bertsmith.tasks.classification import ClassificationExample
@@ -149,5 +149,5 @@ def test_evaluate_skips_sentences_without_tags(monkeypatch):
 
 
 def test_is_labeled_needs_answers_which_may_be_empty():
-    labeled = [is_labeled(QuestionAnswering(), SimpleNamespace(answers=answers)) for answers in (None, (), ("water",))]
-    assert labeled == [False, True, True] and is_labeled(TextClassification(), ClassificationExample("t"))
+    labeled = [QuestionAnswering().is_labeled(SimpleNamespace(answers=answers)) for answers in (None, (), ("water",))]
+    assert labeled == [False, True, True] and TextClassification().is_labeled(ClassificationExample("t"))

@@ -14,17 +14,13 @@ from bertsmith.evaluation.confusion import (
     compute_majority_baseline,
     truncate_confusion,
 )
-from bertsmith.evaluation.errors import (
-    TextSpan,
-    count_entity_mistakes,
-    find_entity_mistakes,
-    find_mistakes,
-    find_sentence_mistakes,
-)
+from bertsmith.evaluation.errors import find_mistakes
 from bertsmith.evaluation.significance import compare_evaluations
 from bertsmith.tasks import TextClassification, TokenClassification
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.conll_files import Sentence
+from bertsmith.tasks.entity_mistakes import count_entity_mistakes, find_entity_mistakes, find_sentence_mistakes
+from bertsmith.tasks.mistakes import TextSpan
 from bertsmith.tasks.token_classification import TokenClassificationPrediction
 from tests.support.evaluation import (
     MAKE_EVALUATION,

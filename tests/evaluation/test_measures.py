@@ -6,16 +6,10 @@ import numpy as np
 import pytest
 
 from bertsmith.errors import UserError
-from bertsmith.evaluation.measures import (
-    MetricResult,
-    choose_slice_metric,
-    find_correct,
-    get_primary_metric,
-    list_metrics,
-    resolve_best_metric,
-)
+from bertsmith.evaluation.metric_names import resolve_best_metric
 from bertsmith.metrics import scores
 from bertsmith.metrics.intervals import bootstrap_interval
+from bertsmith.metrics.results import MetricResult
 from bertsmith.tasks import TokenClassification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.scorers.conlleval import entity_scores
@@ -36,7 +30,7 @@ def test_metric_results_equal_task_scores(kind):
     evaluation = MAKE_EVALUATION[kind]()
     task_scores = {name: value for name, value in evaluation.scores.items() if not name.startswith("best_")}
     assert {name: result.score for name, result in evaluation.metrics.items()} == pytest.approx(task_scores)
-    assert get_primary_metric(evaluation.task) in task_scores and set(list_metrics(evaluation.task)) == set(task_scores)
+    assert evaluation.task.primary_metric in task_scores and set(evaluation.task.metric_names) == set(task_scores)
 
 
 def test_pos_tagging_has_accuracy_only():
@@ -47,14 +41,14 @@ def test_pos_tagging_has_accuracy_only():
         [TokenClassificationPrediction(("DET", "VERB")), TokenClassificationPrediction(("VERB",))],
     )
     assert {name: result.score for name, result in evaluation.metrics.items()} == {"accuracy": 2 / 3}
-    assert get_primary_metric(evaluation.task) == "accuracy" and list_metrics(evaluation.task) == ["accuracy"]
+    assert evaluation.task.primary_metric == "accuracy" and evaluation.task.metric_names == ["accuracy"]
 
 
 @pytest.mark.parametrize(("kind", "primary", "other"), [("answer", "f1", "exact"), ("many", "f1_micro", "accuracy"),
                                                      ("tag", "f1", "recall"), ("similar", "spearman", "pearson")])  # fmt: skip
 def test_best_metric_is_primary_metric_unless_requested(kind, primary, other):
     task = MAKE_EVALUATION[kind]().task
-    assert resolve_best_metric(task) == get_primary_metric(task) == primary and resolve_best_metric(task, other) == other
+    assert resolve_best_metric(task) == task.primary_metric == primary and resolve_best_metric(task, other) == other
     with pytest.raises(
         UserError, match=f"metric_for_best_model=loudness is not a metric of this task; choose one of .*{other}"
     ):
@@ -118,13 +112,13 @@ def test_confidence_interval_of_single_example_is_nan():
 
 def test_regression_slice_metric_is_mean_absolute_error():
     evaluation = make_regression()
-    name, result = choose_slice_metric(evaluation.task, evaluation.metrics)
+    name, result = evaluation.task.slice_metric(evaluation.metrics)
     errors = [
         abs(prediction.score - example.label)
         for prediction, example in zip(evaluation.predictions, evaluation.examples, strict=True)
     ]
     assert name == "mean_absolute_error" and result.lower_is_better and result.score == pytest.approx(np.mean(errors))
-    assert find_correct(evaluation.task, evaluation.predictions, evaluation.examples) is None
+    assert evaluation.task.find_correct(evaluation.predictions, evaluation.examples) is None
 
 
 @pytest.mark.parametrize(
@@ -132,5 +126,5 @@ def test_regression_slice_metric_is_mean_absolute_error():
 )
 def test_find_correct_mean_equals_accuracy(kind, name):
     evaluation = MAKE_EVALUATION[kind]()
-    correct = find_correct(evaluation.task, evaluation.predictions, evaluation.examples)
+    correct = evaluation.task.find_correct(evaluation.predictions, evaluation.examples)
     assert correct.mean() == pytest.approx(evaluation.scores[name])

@@ -19,7 +19,7 @@ from bertsmith.tasks import (
     TextClassification,
 )
 from bertsmith.tasks.requests import parse_requests
-from bertsmith.tasks.token_classification import sentence_from_text
+from bertsmith.tasks.words import sentence_from_text
 from tests.support.models import TASKS, TOKENIZER, save_model
 
 
@@ -105,8 +105,8 @@ def test_predictor_ignores_gold_labels(predictors):
 
 def test_predictor_template_fields_are_optional():
     task = TextClassification(labels=("a", "b"), template="[way={way}] {text}")
-    assert parse_requests(task, "the", None, {"way": "up"})[0][0].example.special_tokens == ("[way=up]",)
-    assert parse_requests(task, ["the"], None, {})[0][0].example.special_tokens == ("[way=?]",)
+    assert parse_requests(task, "the", None, {"way": "up"})[0][0].special_tokens == ("[way=up]",)
+    assert parse_requests(task, ["the"], None, {})[0][0].special_tokens == ("[way=?]",)
     paired = TextClassification(labels=("a", "b"), columns={"text": "first", "text_b": "second"})
     with pytest.raises(UserError, match="text_b is missing"):
         parse_requests(paired, "the", None, {})
@@ -279,8 +279,8 @@ def test_predictor_takes_data_frames(predictors):
     answers = predictors["classify"](missing)
     assert answers == predictors["classify"]([{"text": first[0], "text_b": "the way"}, {"text": first[1]}])
     renamed = TextClassification(labels=("a", "b"), columns={"text": "sentence"})
-    requests, is_single = parse_requests(renamed, FakeFrame(sentence=first), None, {})
-    assert [request.example.text for request in requests] == first and not is_single
+    examples, is_single = parse_requests(renamed, FakeFrame(sentence=first), None, {})
+    assert [example.text for example in examples] == first and not is_single
     with pytest.raises(UserError, match="no column text; its columns: sentence"):
         predictors["classify"](FakeFrame(sentence=first))
     with pytest.raises(UserError, match="give one of them"):

@@ -166,7 +166,7 @@ def test_seq2seq_rejects_fill_mask_and_huggingface_export(seq2seq_model, tmp_pat
 
 INVALID_SETTINGS = {
     "decoder is only for task=generate": ["task=classify", "decoder=transformer"],
-    "rdrop and adversary are not supported": ["task=generate", "task.max_target_length=16", "rdrop=1.0"],
+    "rdrop cannot be used with task=generate": ["task=generate", "task.max_target_length=16", "rdrop=1.0"],
     "positions; lower max_length or max_target_length": ["task=generate", "max_length=500", "task.max_target_length=128"],
     "decoder.num_hidden_layers=9": [
         "task=generate",

@@ -205,7 +205,9 @@ def test_int8_export_with_a_card_names_no_folders_of_this_machine(source, tmp_pa
     """As models are shipped: absolute paths of the recipe and the command are only names."""
     shutil.copytree(source, tmp_path / "trained")
     (tmp_path / "trained" / "manifest.json").unlink()
-    record = read_json(source / "config.json") | {"recipe": {"corpus": "/home/me/corpus", "texts": ["C:\\data\\a.txt", "b.txt"]}}
+    record = read_json(source / "config.json") | {
+        "recipe": {"corpus": "/home/me/corpus", "texts": ["C:\\data\\a.txt", "b.txt"]}
+    }
     write_json(tmp_path / "trained" / "config.json", record)
     command = ["bertsmith", "pretrain", "recipes/a.toml", "out=/home/me/out/a", "model=a/b", "~/x", "--json"]
     write_json(tmp_path / "trained" / "card.json", {"command": command, "about": "1/2 of it"})

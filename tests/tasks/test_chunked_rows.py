@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from bertsmith.tasks import TokenClassification
 from bertsmith.tasks.chunked_rows import DocumentContext, chunk_rows
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.tasks.requests import Request
 from bertsmith.tasks.table_rows import BadRow
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.support.texts import VOCAB
@@ -16,13 +15,13 @@ TOKENIZER = Tokenizer.from_vocab(VOCAB)
 WORDS = ("the", "people", "zebra", "water", "\x07")  # with one subword, with several, with none
 
 
-def make_request(document, tokens):
-    return Request(Sentence(tokens=tuple(tokens), document=document, source="a.txt"))
+def make_sentence(document, tokens):
+    return Sentence(tokens=tuple(tokens), document=document, source="a.txt")
 
 
 ROWS = st.lists(
     st.one_of(
-        st.builds(make_request, st.sampled_from(["0", "0", "0", "1", None]), st.lists(st.sampled_from(WORDS), max_size=6)),
+        st.builds(make_sentence, st.sampled_from(["0", "0", "0", "1", None]), st.lists(st.sampled_from(WORDS), max_size=6)),
         st.just(BadRow("a bad row")),
     ),
     max_size=30,
@@ -30,7 +29,7 @@ ROWS = st.lists(
 
 
 def valid_examples(rows):
-    return [row.example for row in rows if not isinstance(row, BadRow)]
+    return [row for row in rows if not isinstance(row, BadRow)]
 
 
 def sequences(task, examples, length, start=0, stop=None):
@@ -58,7 +57,7 @@ def test_chunk_rows_reads_ahead_only_context_rows():
     def file():
         for number in range(100):
             read.append(number)
-            yield make_request("0" if number < 50 else "1", ["the", "people"])
+            yield make_sentence("0" if number < 50 else "1", ["the", "people"])
 
     chunks = chunk_rows(file(), 10, DocumentContext(TokenClassification(context=5), TOKENIZER, 32))
     sizes = [(len(chunk.before), len(chunk.rows), len(chunk.after), len(read)) for chunk in chunks]
@@ -69,7 +68,7 @@ def test_chunk_rows_reads_ahead_only_context_rows():
 
 @pytest.mark.parametrize("document_context", [None, DocumentContext(TokenClassification(), TOKENIZER, 32)])
 def test_chunk_rows_without_context_reads_nothing_ahead(document_context):
-    rows = iter([make_request("0", ["the"])] * 5)
+    rows = iter([make_sentence("0", ["the"])] * 5)
     first = next(chunk_rows(rows, 2, document_context))
     assert (len(first.rows), len(first.before), len(first.after)) == (2, 0, 0)
     assert len(list(rows)) == 3

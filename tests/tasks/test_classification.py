@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from bertsmith.config import from_dict, to_dict
 from bertsmith.errors import UserError
+from bertsmith.metrics.scores import confusion_matrix
 from bertsmith.tasks import TaskConfig, TextClassification
-from bertsmith.tasks.base import sliding_windows, truncate_longest_first
 from bertsmith.tasks.classification import ClassificationExample, ClassificationPrediction, MultiLabelPrediction
+from bertsmith.tasks.sequences import sliding_windows, truncate_longest_first
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.support.texts import VOCAB
 
@@ -244,7 +245,7 @@ def test_classification_metrics_and_confusion_matrix():
     assert metrics == pytest.approx(
         {"accuracy": 0.6, "f1": 0.5, "f1_macro": (0.5 + 2 / 3) / 2, "f1_micro": 0.6, "matthews": 1 / 6}
     )
-    assert task.confusion_matrix(predictions, examples).tolist() == [[2, 1], [1, 1]]
+    assert confusion_matrix(*task.label_pairs(predictions, examples)).tolist() == [[2, 1], [1, 1]]
     assert "f1" not in TextClassification(labels=("no", "yes")).compute_metrics(predictions, examples)
 
 

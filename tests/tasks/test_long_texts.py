@@ -24,11 +24,11 @@ from bertsmith.tasks import (
     TextSimilarity,
     TokenClassification,
 )
-from bertsmith.tasks.base import encode_pairs
 from bertsmith.tasks.classification import ClassificationExample
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.multiple_choice import MultipleChoiceExample
 from bertsmith.tasks.regression import RegressionExample
+from bertsmith.tasks.sequences import encode_pairs
 from bertsmith.tasks.similarity import SimilarityExample
 from bertsmith.tasks.squad_files import QuestionAnsweringExample
 from bertsmith.tokenization.tokenizer import Tokenizer

@@ -7,13 +7,8 @@ import pytest
 
 from bertsmith.config import from_dict, to_dict
 from bertsmith.errors import UserError
-from bertsmith.tasks.question_answering import (
-    QaWindow,
-    QuestionAnswering,
-    QuestionAnsweringPrediction,
-    SpanCandidate,
-    best_spans,
-)
+from bertsmith.tasks.answer_spans import QaWindow, best_spans
+from bertsmith.tasks.question_answering import QuestionAnswering, QuestionAnsweringPrediction, SpanCandidate
 from bertsmith.tasks.squad_files import QuestionAnsweringExample, find_answer_start
 from bertsmith.tokenization.tokenizer import Tokenizer
 

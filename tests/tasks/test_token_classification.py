@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from bertsmith.config import from_dict, to_dict
 from bertsmith.errors import UserError
-from bertsmith.tasks.base import max_context_window
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.scorers.conlleval import get_entities
+from bertsmith.tasks.sequences import max_context_window
 from bertsmith.tasks.tag_schemes import detect_scheme, is_valid_sequence, tag_marginals, viterbi_decode
 from bertsmith.tasks.token_classification import (
     IGNORE_INDEX,
     TokenClassification,
     TokenClassificationPrediction,
-    join_tokens,
-    sentence_from_text,
 )
+from bertsmith.tasks.words import join_tokens, sentence_from_text
 from bertsmith.tokenization.tokenizer import Tokenizer
 
 CONLL = """-DOCSTART- -X- O

@@ -12,7 +12,7 @@ from bertsmith.corpus.build import Prepare, build_corpus
 from bertsmith.corpus.store import Corpus
 from bertsmith.errors import UserError
 from bertsmith.tasks import TextClassification
-from bertsmith.tasks.base import encode_texts
+from bertsmith.tasks.sequences import encode_texts
 from bertsmith.tokenization import train_tokenizer as stage
 from bertsmith.tokenization.hex_bytes import find_hex_error
 from bertsmith.tokenization.pipeline import build_hex_tokenizer

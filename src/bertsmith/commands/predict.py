@@ -21,9 +21,8 @@ from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
 from ..inference.text_generation import is_causal_lm
 from ..model.generation.search import GenerationConfig, Greedy
-from ..tasks import Seq2Seq, TokenClassification
 from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
-from ..tasks.requests import error_without_hint, read_requests, read_texts
+from ..tasks.requests import answer_row, error_without_hint, read_requests, read_texts
 from ..tasks.table_rows import BadRow
 
 CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighboring rows used as context)
@@ -150,10 +149,10 @@ def _read_rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
 
 
 def _document_context(recipe: Recipe, predictor: Predictor) -> DocumentContext | None:
-    task = predictor.task
-    if not isinstance(task, TokenClassification) or _uses_language_model(recipe, predictor):
+    if _uses_language_model(recipe, predictor):
         return None
-    return DocumentContext(task, predictor.tokenizer, predictor.max_length) if task.context else None
+    context = DocumentContext(predictor.require_task(), predictor.tokenizer, predictor.max_length)
+    return context if context.task.max_context(predictor.max_length) else None
 
 
 def _uses_language_model(recipe: Recipe, predictor: Predictor) -> bool:
@@ -172,7 +171,7 @@ def _with_row_errors(answer_fn: AnswerFn) -> AnswerFn:
 
 def _set_generation_config(recipe: Recipe, predictor: Predictor) -> None:
     if recipe.generate != Greedy():
-        if not isinstance(predictor.task, Seq2Seq):
+        if predictor.task is None or predictor.task.head_type != "lm":
             raise UserError(
                 "generate=... is for task=generate and causal models, and this model has another task; leave it out"
             )
@@ -181,11 +180,11 @@ def _set_generation_config(recipe: Recipe, predictor: Predictor) -> None:
 
 def _task_row_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
     _set_generation_config(recipe, predictor)
+    task = predictor.require_task()
 
     def answer(chunk: RowChunk) -> list[Any]:
-        examples, before, after = ([row.example for row in rows] for rows in chunk)
-        predictions = predictor.predict_examples(examples, recipe.batch_tokens, before, after)
-        return [row.to_row(prediction, recipe.top_k) for row, prediction in zip(chunk.rows, predictions, strict=True)]
+        predictions = predictor.predict_examples(chunk.rows, recipe.batch_tokens, chunk.before, chunk.after)
+        return [answer_row(task, *pair, recipe.top_k) for pair in zip(predictions, chunk.rows, strict=True)]
 
     return answer
 

@@ -1,16 +1,12 @@
 """Precision, recall and F1 of each label, the confusion matrix, and the majority baseline."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..metrics.scores import confusion_matrix
-from ..tasks import TextClassification, TokenClassification
-from ..tasks.scorers.conlleval import MatchCounts, are_span_tags, count_matches
+from ..tasks.scorers.conlleval import MatchCounts
 from .evaluate import Evaluation
 
 MAX_LABELS = 20  # labels shown in a confusion matrix: those with most errors
@@ -41,34 +37,14 @@ class ConfusionMatrix:
 
 def compute_label_counts(evaluation: Evaluation) -> list[LabelCounts]:
     """Counts of each label (of each entity type, where tags mark spans), most frequent first."""
-    task = evaluation.task
-    if isinstance(task, TextClassification) and task.multi_label:
-        predicted, gold = task.label_matrices(evaluation.predictions, evaluation.examples)
-        table = zip((predicted & gold).sum(0), predicted.sum(0), gold.sum(0), strict=True)
-        return _sort_by_frequency({label: MatchCounts(*map(int, row)) for label, row in zip(task.labels, table, strict=True)})
-    if isinstance(task, TextClassification):
-        return _sort_by_frequency(
-            _counts_from_matrix(task.confusion_matrix(evaluation.predictions, evaluation.examples), task.labels)
-        )
-    if not isinstance(task, TokenClassification):
-        return []
-    predicted_tags, gold_tags = _tag_sequences(evaluation)
-    if not are_span_tags(sorted({*chain.from_iterable(gold_tags), *task.labels})):
-        matrix = compute_confusion(evaluation)
-        return _sort_by_frequency(_counts_from_matrix(np.array(matrix.table), matrix.labels)) if matrix else []
-    return _sort_by_frequency({name: counts for name, counts in count_matches(predicted_tags, gold_tags).items() if name})
+    counts = evaluation.task.label_counts(evaluation.predictions, evaluation.examples)
+    return [LabelCounts(name, count) for name, count in sorted(counts.items(), key=lambda pair: -pair[1].num_gold)]
 
 
 def compute_confusion(evaluation: Evaluation) -> ConfusionMatrix | None:
     """Confusion matrix of text labels or of token tags; None for multi-label and other tasks."""
-    task = evaluation.task
-    if isinstance(task, TextClassification) and not task.multi_label:
-        return ConfusionMatrix(list(task.labels), task.confusion_matrix(evaluation.predictions, evaluation.examples).tolist())
-    if isinstance(task, TokenClassification):
-        predicted_tags, gold_tags = (list(chain.from_iterable(tags)) for tags in _tag_sequences(evaluation))
-        labels = sorted({*predicted_tags, *gold_tags})
-        return ConfusionMatrix(labels, confusion_matrix(predicted_tags, gold_tags, labels).tolist())
-    return None
+    pairs = evaluation.task.label_pairs(evaluation.predictions, evaluation.examples)
+    return None if pairs is None else ConfusionMatrix(pairs[2], confusion_matrix(*pairs).tolist())
 
 
 def truncate_confusion(matrix: ConfusionMatrix, max_labels: int = MAX_LABELS) -> ConfusionMatrix:
@@ -84,22 +60,9 @@ def truncate_confusion(matrix: ConfusionMatrix, max_labels: int = MAX_LABELS) ->
 
 
 def compute_majority_baseline(evaluation: Evaluation) -> tuple[str, float] | None:
-    """(most frequent gold label, accuracy of always predicting it); None for multi-label and other tasks."""
-    if not isinstance(evaluation.task, TextClassification) or evaluation.task.multi_label:
+    """(most frequent gold label, accuracy of always predicting it); None without one label per text."""
+    pairs = evaluation.task.label_pairs(evaluation.predictions, evaluation.examples)
+    if pairs is None or evaluation.task.head_type == "token":
         return None
-    label, count = Counter(example.label for example in evaluation.examples).most_common(1)[0]
-    return label, count / len(evaluation.examples)
-
-
-def _tag_sequences(evaluation: Evaluation) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
-    """(predicted, gold) tags of every sentence."""
-    return [prediction.tags for prediction in evaluation.predictions], [example.tags for example in evaluation.examples]
-
-
-def _counts_from_matrix(matrix: NDArray[np.int64], labels: Sequence[str]) -> dict[str, MatchCounts]:
-    counts = zip(np.diagonal(matrix), matrix.sum(0), matrix.sum(1), strict=True)  # correct, predicted, gold
-    return {label: MatchCounts(*map(int, row)) for label, row in zip(labels, counts, strict=True)}
-
-
-def _sort_by_frequency(counts_by_label: dict[str, MatchCounts]) -> list[LabelCounts]:
-    return [LabelCounts(name, counts) for name, counts in sorted(counts_by_label.items(), key=lambda pair: -pair[1].num_gold)]
+    label, count = Counter(pairs[1]).most_common(1)[0]
+    return label, count / len(pairs[1])

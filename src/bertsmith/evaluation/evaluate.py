@@ -10,24 +10,23 @@ from numpy.typing import NDArray
 
 from ..inference.predictor import Predictor
 from ..metrics.intervals import ConfidenceInterval
-from ..tasks import QuestionAnswering, TaskConfig, TextClassification, TokenClassification
-from ..tasks.base import average_windows
-from .measures import MetricResult, compute_metrics
+from ..metrics.results import MetricResult
+from ..tasks import Task
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Predictions and scores of a model on labeled examples; intervals are computed on first access."""
 
-    task: TaskConfig  # with the tuned temperature and threshold
+    task: Task  # with the tuned temperature and threshold
     examples: list[Any]  # the labeled ones
     predictions: list[Any]
     scores: dict[str, float]
-    logits: NDArray[np.float64] | None = None  # text classification: (examples, labels), before temperature and softmax
+    logits: NDArray[np.float64] | None = None  # (examples, outputs) before temperature scaling, if the task has it
 
     @cached_property
     def metrics(self) -> dict[str, MetricResult]:
-        return compute_metrics(self.task, self.predictions, self.examples)
+        return self.task.compute_metric_results(self.predictions, self.examples)
 
     @cached_property
     def intervals(self) -> dict[str, ConfidenceInterval]:
@@ -47,24 +46,12 @@ def evaluate_model(predictor: Predictor, examples: Sequence[Any], tune: bool = F
 
     Sentences without tags and questions without answers are skipped; a text without a label raises UserError.
     """
-    task, all_examples = predictor.require_task(), list(examples)
+    task: Task = predictor.require_task()
+    all_examples = list(examples)
     encoded = task.encode(all_examples, predictor.tokenizer, predictor.max_length)
-    scores, logits = predictor.compute_outputs(encoded), None
-    if isinstance(task, TextClassification):
-        logits = average_windows(scores, encoded, len(all_examples))
-        task = task.calibrate(logits, all_examples).tune_threshold(logits, all_examples) if tune else task
-    if tune and isinstance(task, QuestionAnswering):
-        task = task.tune_threshold(task.decode(scores, encoded, all_examples), all_examples)
-    predictions: list[Any] = task.decode(scores, encoded, all_examples)
+    outputs = predictor.compute_outputs(encoded)
+    task = task.tune(outputs, encoded, all_examples) if tune else task
+    predictions, logits = task.decode(outputs, encoded, all_examples), task.example_logits(outputs, encoded, len(all_examples))
     metrics = task.compute_metrics(predictions, all_examples)
-    labeled = [i for i, example in enumerate(all_examples) if is_labeled(task, example)]
+    labeled = [i for i, example in enumerate(all_examples) if task.is_labeled(example)]
     return Evaluation(task, [all_examples[i] for i in labeled], [predictions[i] for i in labeled], metrics, logits)
-
-
-def is_labeled(task: TaskConfig, example: Any) -> bool:
-    """Whether an example can be used for training and evaluation: a sentence needs tags, a question needs answers.
-
-    True for all other tasks, which raise on an example without its label themselves.
-    """
-    field = {TokenClassification: "tags", QuestionAnswering: "answers"}.get(type(task))
-    return field is None or getattr(example, field) is not None

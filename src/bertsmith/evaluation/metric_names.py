@@ -1,8 +1,10 @@
-"""Display names, one-line descriptions and number formats of metrics."""
+"""Names, one-line descriptions and number formats of metrics."""
 
 import math
 
+from ..errors import UserError
 from ..metrics.intervals import ConfidenceInterval
+from ..tasks import Task
 
 METRIC_NAMES = {
     "accuracy": ("accuracy", "fraction of correct predictions"),
@@ -28,6 +30,15 @@ METRIC_NAMES = {
     "mean_absolute_error": ("mean absolute error", "in the units of the labels"),
 }
 DECIMAL_METRICS = ("pearson", "spearman", "matthews", "mean_absolute_error")  # the others are shown as percentages
+
+
+def resolve_best_metric(task: Task, requested: str | None = None) -> str:
+    """The name of the metric that selects the best checkpoint or seed: `requested`, or the primary metric."""
+    if requested and requested not in task.metric_names:
+        raise UserError(
+            f"metric_for_best_model={requested} is not a metric of this task; choose one of {', '.join(task.metric_names)}"
+        )
+    return requested or task.primary_metric
 
 
 def display_name(name: str) -> str:

@@ -4,8 +4,8 @@ from typing import Any
 
 from ..reports.charts import compute_axis_range, whisker
 from ..reports.html import Section, format_value, render
+from ..tasks.mistakes import Mistake, TextSpan
 from .confusion import MAX_LABELS, ConfusionMatrix, LabelCounts, truncate_confusion
-from .errors import Mistake, TextSpan
 from .metric_names import DECIMAL_METRICS, display_name, format_interval, format_score
 from .slices import MIN_EXAMPLES, Slice
 from .summary import EvaluationSummary
@@ -13,15 +13,6 @@ from .summary import EvaluationSummary
 MARKS = ("gold", "predicted", "both")  # of answers in a passage; also the css classes of their highlights
 ANSWER_MISTAKE_KINDS = ("missed", "spurious", "partial match", "wrong")  # of question answering
 MAX_LISTED_LABELS = 40  # labels in the table before the rest is collapsed
-MISTAKE_ORDER = {  # which errors are shown, by task
-    "classify": "those whose gold label has the lowest probability",
-    "regress": "those with the largest error",
-    "similar": "those with the largest rank difference",
-    "tag": "the sentences with most errors",
-    "answer": "wrong answers with the highest confidence",
-    "choose": "those whose correct option has the lowest probability",
-    "generate": "those with the lowest ROUGE-L",
-}
 
 
 def render_labels(summary: EvaluationSummary) -> Section:
@@ -29,7 +20,7 @@ def render_labels(summary: EvaluationSummary) -> Section:
     rows = [_label_row(row) for row in summary.label_counts]
     total = sum(count for _, _, count in summary.entity_mistakes)
     entity_rows = [(kind, types, count, f"{count / total:.1%}") for kind, types, count in summary.entity_mistakes[:MAX_LABELS]]
-    name = "entity type" if summary.entity_mistakes or summary.task_kind == "tag" else "label"
+    name = "entity type" if summary.entity_mistakes or summary.evaluation.task.head_type == "token" else "label"
     body = render(
         "evaluation",
         "labels",
@@ -95,9 +86,10 @@ def render_mistakes(summary: EvaluationSummary, max_mistakes: int) -> Section:
     mistakes, count = summary.mistakes, len(summary.evaluation.examples)
     caption = "No errors: every prediction is correct."
     if mistakes:
-        is_graded = summary.task_kind in ("regress", "similar")  # no prediction is exactly right
+        task, predictions, examples = summary.evaluation.task, summary.evaluation.predictions, summary.evaluation.examples
+        is_graded = task.find_correct(predictions, examples) is None  # no prediction is exactly right
         wrong = "" if is_graded else f"{len(mistakes):,} of {count:,} examples have errors. "
-        order = MISTAKE_ORDER.get(summary.task_kind, "those with the largest loss")
+        order = task.mistake_order
         caption = f"{wrong}The {min(max_mistakes, len(mistakes)):,} shown are {order}."
     examples = [describe_mistake(mistake) for mistake in mistakes[:max_mistakes]]
     legend = _mark_legend(summary) if mistakes else []
@@ -119,7 +111,7 @@ def describe_mistake(mistake: Mistake) -> dict[str, Any]:
 
 def _mark_legend(summary: EvaluationSummary) -> list[tuple[str, str]]:
     """(css class, meaning) of the highlight colors; empty for tasks whose texts are not highlighted."""
-    if summary.task_kind == "answer":
+    if summary.evaluation.task.head_type == "span":
         return [("gold", "gold answer"), ("predicted", "predicted answer"), ("both", "both")]
     return [("wrong", "missed, spurious or wrong entity")] if summary.entity_mistakes else []
 

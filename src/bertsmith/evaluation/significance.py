@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from ..errors import UserError
 from ..metrics import intervals
 from ..metrics.intervals import ConfidenceInterval
-from ..tasks import MultipleChoice, TextClassification
+from ..metrics.results import BOOTSTRAP_SEED
+from ..tasks import Task
 from .evaluate import Evaluation
-from .measures import BOOTSTRAP_SEED, compute_metrics, find_correct
 
 CorrectMask = NDArray[np.bool_] | None  # (examples,); None for regression and similarity
 
@@ -45,9 +45,11 @@ def compare_evaluations(evaluation: Evaluation, other: Evaluation) -> Comparison
     """Differences `evaluation` - `other` of all shared metrics; both must be of the same task and examples."""
     _check_comparable(evaluation, other)
     # By this model's task, so that both predictions are encoded in the same order of labels.
-    other_metrics = compute_metrics(evaluation.task, other.predictions, evaluation.examples)
-    correct = find_correct(evaluation.task, evaluation.predictions, evaluation.examples)
-    other_correct = find_correct(evaluation.task, other.predictions, evaluation.examples)
+    other_metrics = evaluation.task.compute_metric_results(other.predictions, evaluation.examples)
+    correct, other_correct = (
+        evaluation.task.find_correct(predictions, evaluation.examples)
+        for predictions in (evaluation.predictions, other.predictions)
+    )
     differences = []
     for name in (name for name in evaluation.metrics if name in other_metrics):
         result, other_result = evaluation.metrics[name], other_metrics[name]
@@ -75,7 +77,7 @@ def _count_outcomes(correct: CorrectMask, other_correct: CorrectMask) -> dict[st
 
 def _mcnemar(evaluation: Evaluation, correct: CorrectMask, other_correct: CorrectMask) -> float | None:
     """Only where accuracy is over examples; the tokens of a sentence are not independent."""
-    if correct is None or other_correct is None or not isinstance(evaluation.task, TextClassification | MultipleChoice):
+    if correct is None or other_correct is None or evaluation.task.head_type == "token":
         return None
     return intervals.mcnemar(correct, other_correct, np.ones(len(correct), bool))
 
@@ -87,11 +89,7 @@ def _check_comparable(evaluation: Evaluation, other: Evaluation) -> None:
             f"against: the other model has task={kinds[1]}, this one task={kinds[0]}; compare models of the same task"
         )
     task, other_task = evaluation.task, other.task
-    if (
-        isinstance(task, TextClassification)
-        and isinstance(other_task, TextClassification)
-        and _format_labels(task) != _format_labels(other_task)
-    ):
+    if task.head_type == "text" and _format_labels(task) != _format_labels(other_task):
         raise UserError(f"against: the other model has the labels {_format_labels(other_task)}, this one has "
                         f"{_format_labels(task)}; compare models with the same labels")  # fmt: skip
     if len(evaluation.examples) != len(other.examples):
@@ -101,5 +99,5 @@ def _check_comparable(evaluation: Evaluation, other: Evaluation) -> None:
         )
 
 
-def _format_labels(task: TextClassification) -> str:
-    return ", ".join(sorted(task.labels)) + (" (multi-label)" if task.multi_label else "")
+def _format_labels(task: Task) -> str:
+    return ", ".join(sorted(task.labels)) + (" (multi-label)" if task.loss == "binary_cross_entropy" else "")

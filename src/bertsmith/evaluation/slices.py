@@ -1,6 +1,5 @@
 """Slice-based evaluation: scores of subsets of the examples, by length, gold label, unknown words and overlap."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,25 +11,14 @@ from numpy.typing import NDArray
 
 from ..metrics import scores
 from ..metrics.intervals import ConfidenceInterval
-from ..tasks import (
-    MultipleChoice,
-    QuestionAnswering,
-    TaskConfig,
-    TextClassification,
-    TextRegression,
-    TextSimilarity,
-    TokenClassification,
-)
-from ..tasks.base import encode_texts
-from ..tasks.scorers.conlleval import get_entities
+from ..metrics.results import MetricResult
+from ..tasks import Task
+from ..tasks.sequences import encode_texts
+from ..tasks.slicing import SliceMasks
 from ..tokenization.tokenizer import Tokenizer
 from .evaluate import Evaluation
-from .measures import MetricResult, choose_slice_metric
 
 MIN_EXAMPLES = 20  # below this a score is mostly noise
-MAX_LABELS = 24  # labels with a slice of their own; the rest share one slice
-
-SliceMasks = list[tuple[str, NDArray[np.bool_]]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +45,7 @@ class Slicing:
 
 def compute_slices(evaluation: Evaluation, tokenizer: Tokenizer, max_length: int) -> list[Slicing]:
     """Slicings with at least two non-empty slices; `max_length` is the model's limit in tokens."""
-    metric, result = choose_slice_metric(evaluation.task, evaluation.metrics)
+    metric, result = evaluation.task.slice_metric(evaluation.metrics)
     slicer = ExampleSlicer(evaluation.task, evaluation.examples, tokenizer)
     criteria = {
         "length in tokens": slicer.by_length,
@@ -81,13 +69,13 @@ def find_weak_slices(slicings: Iterable[Slicing], overall: float, lower_is_bette
 class ExampleSlicer:
     """Boolean masks of the examples by criteria that do not depend on predictions; texts are tokenized once."""
 
-    def __init__(self, task: TaskConfig, examples: Sequence[Any], tokenizer: Tokenizer) -> None:
+    def __init__(self, task: Task, examples: Sequence[Any], tokenizer: Tokenizer) -> None:
         self.task, self.examples, self.tokenizer = task, examples, tokenizer
 
     @cached_property
     def token_ids(self) -> list[list[list[int]]]:
         """Token ids of each text of each example."""
-        texts = [_example_texts(example) for example in self.examples]
+        texts = [example.texts for example in self.examples]
         unique_texts = list(dict.fromkeys(chain.from_iterable(texts)))
         encoded = dict(zip(unique_texts, encode_texts(unique_texts, self.tokenizer), strict=True))
         return [[encoded[text] for text in example_texts] for example_texts in texts]
@@ -100,7 +88,7 @@ class ExampleSlicer:
     @cached_property
     def is_pair(self) -> bool:
         """Every example consists of two texts."""
-        return not isinstance(self.task, TokenClassification | MultipleChoice) and all(len(ids) == 2 for ids in self.token_ids)
+        return self.task.head_type != "token" and all(len(ids) == 2 for ids in self.token_ids)
 
     def by_length(self) -> SliceMasks:
         """Bins of total length in tokens, with edges at powers of two from 16."""
@@ -111,23 +99,13 @@ class ExampleSlicer:
 
     def by_max_length(self, max_length: int) -> SliceMasks:
         """Whether the example fits into `max_length` tokens, special tokens included."""
-        if isinstance(self.task, TextSimilarity):
-            return _max_length_masks(np.array([max(map(len, ids)) for ids in self.token_ids]) <= max_length - 2, max_length)
-        if isinstance(self.task, MultipleChoice):
-            max_lengths = [len(ids[0]) + max(map(len, ids[1:])) for ids in self.token_ids]
-            return _max_length_masks(np.array(max_lengths) <= max_length - 3, max_length)
-        return _max_length_masks(self.lengths <= max_length - 2 - self.is_pair, max_length)
+        longest = [self.task.sequence_length([len(ids) for ids in texts]) for texts in self.token_ids]
+        return _max_length_masks(np.array(longest) <= max_length, max_length)
 
     def by_target(self) -> dict[str, Callable[[], SliceMasks]]:
         """Slices by the gold answer, with the name of the criterion in this task."""
-        criteria: dict[type, tuple[str, Callable[[], SliceMasks]]] = {
-            TextClassification: ("label", self._label_masks),
-            TextRegression: ("gold value", self._quartile_masks),
-            TokenClassification: ("number of entities", self._entity_count_masks),
-            MultipleChoice: ("number of options", lambda: _group_masks(f"{len(example.options)}" for example in self.examples)),
-            QuestionAnswering: ("length of the answer", self._answer_length_masks),
-        }
-        return dict([criteria[type(self.task)]]) if type(self.task) in criteria else {}
+        named = self.task.target_slices(self.examples, self.tokenizer)
+        return {} if named is None else {named[0]: lambda: named[1]}
 
     def by_unk_count(self) -> SliceMasks:
         """By the number of [UNK] tokens."""
@@ -148,33 +126,6 @@ class ExampleSlicer:
         edges = (-0.01, 0.25, 0.5, 0.75, 1.0)
         return [(f"{max(low, 0):.0%}–{high:.0%}", (overlap > low) & (overlap <= high)) for low, high in pairwise(edges)]
 
-    def _label_masks(self) -> SliceMasks:
-        assert isinstance(self.task, TextClassification)
-        if self.task.multi_label:
-            gold = self.task.label_matrices([], self.examples)[1]
-            masks = [(label, gold[:, i]) for i, label in enumerate(self.task.labels)]
-            unlabeled = gold.sum(-1) == 0
-            return [*sorted(masks, key=lambda named_mask: -named_mask[1].sum())[:MAX_LABELS], ("no label", unlabeled)]
-        return _group_masks(example.label for example in self.examples)
-
-    def _quartile_masks(self) -> SliceMasks:
-        values = np.array([example.label for example in self.examples])
-        edges = np.unique(np.quantile(values, np.linspace(0, 1, 5)))
-        return [(f"{low:.4g} to {high:.4g}", (values > low if i else values >= low) & (values <= high))
-                for i, (low, high) in enumerate(pairwise(edges))]  # fmt: skip
-
-    def _entity_count_masks(self) -> SliceMasks:
-        count = np.array([len(get_entities(example.tags)) for example in self.examples])
-        return [("none", count == 0), ("one", count == 1), ("two or three", (count == 2) | (count == 3)),
-                ("four or more", count > 3)]  # fmt: skip
-
-    def _answer_length_masks(self) -> SliceMasks:
-        answers = [example.answers[0] if example.answers else "" for example in self.examples]
-        length = np.array([len(ids) for ids in encode_texts(answers, self.tokenizer)])
-        return [("no answer", length == 0), ("1–2 tokens", (length > 0) & (length <= 2)),
-                ("3–5 tokens", (length > 2) & (length <= 5)), ("6–10 tokens", (length > 5) & (length <= 10)),
-                ("more than 10 tokens", length > 10)]  # fmt: skip
-
 
 def _score_slices(masks: SliceMasks, result: MetricResult) -> list[Slice]:
     return [Slice(name, int(mask.sum()), _score_interval(result.subset(mask))) for name, mask in masks if mask.any()]
@@ -189,24 +140,6 @@ def _score_interval(result: MetricResult) -> ConfidenceInterval:
 
 def _max_length_masks(fits: NDArray[np.bool_], max_length: int) -> SliceMasks:
     return [(f"up to {max_length:,} tokens", fits), (f"longer than {max_length:,} tokens", ~fits)]
-
-
-def _group_masks(names: Iterable[str]) -> SliceMasks:
-    """A mask for each of the MAX_LABELS most frequent names, most frequent first, and one for all others."""
-    groups = np.array(list(names), dtype=object)
-    frequent = [name for name, _ in Counter(groups.tolist()).most_common(MAX_LABELS)]
-    return [(name, groups == name) for name in frequent] + [("other", ~np.isin(groups.astype(str), frequent))]
-
-
-def _example_texts(example: Any) -> list[str]:
-    if hasattr(example, "tokens"):
-        return list(example.tokens)  # tokenized one by one: Chinese words are not joined by spaces
-    if hasattr(example, "options"):
-        return [example.context, *(f"{example.question or ''} {option}" for option in example.options)]
-    if hasattr(example, "context"):
-        return [example.question, example.context]
-    second = getattr(example, "text_b", None)
-    return [example.text] + ([second] if second is not None else [])
 
 
 def _split_word_fraction(token_ids: list[list[int]], is_continuation: NDArray[np.bool_]) -> float:

@@ -5,12 +5,12 @@ from typing import Any
 
 from ..config import to_dict
 from ..inference.predictor import Predictor
-from ..tasks import TokenClassification
+from ..metrics.results import MetricResult
+from ..tasks.mistakes import Mistake
 from .calibration import Calibration, compute_calibration
 from .confusion import ConfusionMatrix, LabelCounts, compute_confusion, compute_label_counts, compute_majority_baseline
-from .errors import Mistake, count_entity_mistakes, find_mistakes
+from .errors import find_mistakes
 from .evaluate import Evaluation
-from .measures import MetricResult, choose_slice_metric, get_primary_metric
 from .significance import Comparison, compare_evaluations
 from .slices import Slicing, compute_slices
 
@@ -40,7 +40,7 @@ class EvaluationSummary:
     @property
     def primary_metric(self) -> str:
         """The name of the headline metric of the task."""
-        return get_primary_metric(self.evaluation.task)
+        return self.evaluation.task.primary_metric
 
 
 def summarize(
@@ -57,15 +57,13 @@ def summarize(
         data,
         evaluation,
         compute_slices(evaluation, predictor.tokenizer, predictor.max_length),
-        choose_slice_metric(evaluation.task, evaluation.metrics),
+        evaluation.task.slice_metric(evaluation.metrics),
         compute_label_counts(evaluation),
         compute_confusion(evaluation),
         compute_majority_baseline(evaluation),
         compute_calibration(evaluation),
         find_mistakes(evaluation),
-        count_entity_mistakes(evaluation.predictions, evaluation.examples)
-        if isinstance(evaluation.task, TokenClassification)
-        else [],
+        evaluation.task.count_entity_mistakes(evaluation.predictions, evaluation.examples),
         other_model,
         compare_evaluations(evaluation, other_evaluation) if other_evaluation else None,
     )

@@ -8,18 +8,8 @@ from ..artifacts import resolve_path
 from ..config import Config, from_dict, to_dict
 from ..console import Console
 from ..errors import UserError
-from ..evaluation.evaluate import is_labeled
-from ..tasks import (
-    QuestionAnswering,
-    Seq2Seq,
-    TaskConfig,
-    TextClassification,
-    TextRegression,
-    TextSimilarity,
-    TokenClassification,
-)
-from ..tasks.scorers.conlleval import are_span_tags
-from ..tasks.seq2seq import Seq2SeqPrediction
+from ..tasks import TaskConfig
+from ..tasks.table_rows import ExampleReader
 from ..tokenization.tables import normalize_encoding
 from ..tokenization.tokenizer import Tokenizer
 
@@ -72,8 +62,8 @@ def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig
         settings["columns"] = recipe.data.columns
     if recipe.long_text:
         settings["long_text"] = recipe.long_text
-    if isinstance(task, TextClassification | TextRegression):
-        if task.hex and not tokenizer.is_hex:
+    if "hex" in task.__struct_fields__:
+        if getattr(task, "hex", False) and not tokenizer.is_hex:
             raise UserError(f"task.hex=true needs a model with a tokenizer of hex bytes, unlike {recipe.model}; train one "
                            "with `bertsmith tokenizer kind=byte hex=true`")  # fmt: skip
         settings["hex"] = tokenizer.is_hex
@@ -87,34 +77,15 @@ def _replace_settings(task: TaskConfig, settings: dict[str, Any]) -> TaskConfig:
 
 
 def _read_file(task: TaskConfig, path: str, encoding: str, console: Console) -> list[Any]:
-    rows = task.read(resolve_path(path, "data"), normalize_encoding(encoding, "data.encoding"))
-    examples: list[Any] = [example for example in rows if is_labeled(task, example)]
+    rows: ExampleReader[Any] = task.read(resolve_path(path, "data"), normalize_encoding(encoding, "data.encoding"))
+    examples: list[Any] = [example for example in rows if task.is_labeled(example)]
     if rows.num_skipped:
         console.warn(rows.describe_skipped())
     return examples
 
 
-def _check_scorable(task: TaskConfig, dev: list[Any], path: str) -> None:
+def _check_scorable(task: TaskConfig, examples: list[Any], path: str) -> None:
     """Errors in the dev or test examples are raised here, before training."""
-    is_unscored = isinstance(task, TextSimilarity) and any(example.score is None for example in dev)
-    if not dev or is_unscored:
-        raise UserError(f"{path} cannot be used for evaluation: every example needs a {'score' if is_unscored else 'label'}")
-    if isinstance(task, TokenClassification):
-        _check_tag_scheme(task, dev)
-    elif not isinstance(task, QuestionAnswering):
-        task.fit(dev)  # refuses an example without its label
-    if isinstance(task, Seq2Seq):
-        task.compute_metrics([Seq2SeqPrediction(str(dev[0].target))], dev[:1])  # the metric's package may be missing
-
-
-def _check_tag_scheme(task: TokenClassification, dev: list[Any]) -> None:
-    """Refuse dev tags that break the training file's span scheme (BIO), with which entities could not be counted.
-
-    A tag that is merely absent from the training file is allowed: it counts as an error of the model.
-    """
-    new_tags = {tag for example in dev for tag in example.tags} - set(task.labels)
-    invalid_tags = {tag for tag in new_tags if are_span_tags(task.labels) and not are_span_tags([*task.labels, tag])}
-    for example in dev if invalid_tags else []:
-        if invalid := [tag for tag in example.tags if tag in invalid_tags]:
-            raise UserError(f"{example.location}: tag {invalid[0]!r} does not follow the tagging scheme of the training file, "
-                           f"which has {task.labels[0]!r}; correct it, or use one scheme in both files")  # fmt: skip
+    if not examples:
+        raise UserError(f"{path} cannot be used for evaluation: every example needs a label")
+    task.check_scorable(examples, path)

@@ -1,5 +1,6 @@
 """The recipe of a fine-tuning run, its checks, and its identity."""
 
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import msgspec
@@ -13,10 +14,9 @@ from ..model.heads.features import FeaturesConfig
 from ..model.lora import LoraConfig
 from ..objectives.regularizers import AdversarialConfig
 from ..pretraining.setup import MaxLength
-from ..tasks import Seq2Seq, TaskConfig, TextSimilarity
+from ..tasks import TaskConfig
 from ..tasks.base import LongText
 from ..train.config import TrainConfig
-from . import seq2seq
 from .examples import Data
 
 
@@ -92,18 +92,21 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
         raise UserError(f"model={recipe.model} has its own tokenizer and embeddings; leave out tokenizer and vectors")
     if not isinstance(recipe.model, str):
         _check_new_model(recipe)
-    seq2seq.check_seq2seq(recipe)
+    if recipe.decoder and recipe.task.head_type != "lm":
+        raise UserError("decoder is only for task=generate; leave it out")
     if recipe.lora and recipe.freeze:
         raise UserError("lora freezes the encoder already; leave out freeze")
     if recipe.random_init and (recipe.lora or recipe.freeze):
         raise UserError("random_init=true starts from random weights, which all need training; leave out freeze and lora")
     if getattr(recipe.task, "template", "") and (recipe.lora or recipe.freeze):
         raise UserError("task.template adds tokens whose embeddings need training; leave out freeze and lora, or the template")
-    if recipe.aux_lm_weight and (isinstance(recipe.task, TextSimilarity | Seq2Seq) or recipe.features or recipe.rdrop):
-        raise UserError(f"aux_lm_weight={recipe.aux_lm_weight:g} cannot be combined with task=similar, task=generate, features "
-                       "or rdrop; leave it out, or those")  # fmt: skip
-    if isinstance(recipe.task, TextSimilarity) and (recipe.rdrop or recipe.train.gradual_unfreezing):
-        raise UserError("task=similar has no task head, which rdrop and train.gradual_unfreezing need; leave them out")
+    if recipe.aux_lm_weight and (recipe.features or recipe.rdrop):
+        raise UserError(
+            f"aux_lm_weight={recipe.aux_lm_weight:g} cannot be combined with features or rdrop; leave it out, or those"
+        )
+    for key, reason in recipe.task.unsupported.items():
+        if attrgetter(key)(recipe):
+            raise UserError(f"{key} cannot be used with task={recipe.task.__struct_config__.tag}, {reason}; leave it out")
 
 
 def _check_new_model(recipe: FinetuneRecipe) -> None:

@@ -14,18 +14,17 @@ from ..config import to_dict
 from ..console import Console
 from ..errors import UserError
 from ..evaluation.evaluate import Evaluation, evaluate_model
-from ..evaluation.measures import resolve_best_metric
+from ..evaluation.metric_names import resolve_best_metric
 from ..inference.predictor import Predictor
 from ..model import checkpoint, lora
 from ..model.batch import Inputs
 from ..model.model import Model, ModelConfig, build_model
 from ..objectives import regularizers
 from ..objectives.regularizers import AdversarialObjective, AuxiliaryLM, AuxiliaryLMBatches, RDrop
-from ..objectives.seq2seq import Seq2SeqBatches
+from ..objectives.seq2seq import Seq2SeqObjective
 from ..objectives.supervised import ExampleBatches, Supervised
 from ..objectives.task_objective import TaskObjective, build_task_objective
 from ..runs import Run
-from ..tasks import Seq2Seq, TaskConfig, TextSimilarity
 from ..tokenization.tokenizer import Tokenizer
 from ..train.objective import Batch, Objective
 from ..train.param_groups import ParamScheduleFn
@@ -105,8 +104,8 @@ def _run_seed(recipe: FinetuneRecipe, quiet: bool, seed: int, out: Path) -> dict
 
 def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     finetuning = _setup(recipe, run.console)
-    task, train_examples, dev_examples, _ = finetuning.examples
-    build_batches = partial(_build_batches, recipe, task, finetuning.predictor)
+    _, train_examples, dev_examples, _ = finetuning.examples
+    build_batches = partial(_build_batches, recipe, finetuning)
     train_batches = build_batches(train_examples)
     train = recipe.train.with_default_duration().resolve_epochs(train_batches.batches_per_epoch)
     setup = prepare(finetuning.model, train, _build_param_schedule(recipe, finetuning.model))
@@ -146,9 +145,9 @@ def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:
     tokenizer, weights = add_special_tokens(examples.task, base, tokenizer)
     objective = build_task_objective(examples.task, recipe.features)
     config = _build_config(recipe, base, weights, objective)
-    if isinstance(examples.task, Seq2Seq):
-        config = seq2seq.build_seq2seq_config(recipe, examples.task, base, config)
-    model = _init_model(recipe, config, weights, base, console)
+    if isinstance(objective, Seq2SeqObjective):
+        config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config)
+    model = _init_model(recipe, config, weights, base, objective, console)
     model.attach_tokenizer(tokenizer)
     return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, recipe.max_length), metric)
 
@@ -178,22 +177,27 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
 
 
 def _init_model(
-    recipe: FinetuneRecipe, config: ModelConfig, weights: dict[str, Tensor], base: Model, console: Console
+    recipe: FinetuneRecipe,
+    config: ModelConfig,
+    weights: dict[str, Tensor],
+    base: Model,
+    objective: TaskObjective,
+    console: Console,
 ) -> Model:
     """The model with the base's weights (unless `random_init`), LoRA adapters injected and layers frozen."""
     model = build_model(config, recipe.seed)
     model.set_gradient_checkpointing(recipe.train.gradient_checkpointing)
     if not recipe.random_init:
         model.encoder.load_state_dict(weights)
-    if isinstance(recipe.task, Seq2Seq):
+    if isinstance(objective, Seq2SeqObjective):
         seq2seq.init_from_base(recipe, model, base, console)
     if recipe.aux_lm_weight and not recipe.random_init:
         regularizers.init_auxiliary_lm_head(model, base)
     if recipe.lora:
         lora.inject_adapters(model, recipe.lora, recipe.seed)
     freeze(model, recipe.freeze)
-    if isinstance(recipe.task, TextSimilarity):
-        model.encoder.pooler.requires_grad_(False)  # sentence embeddings do not use it
+    if not objective.uses_pooler:
+        model.encoder.pooler.requires_grad_(False)
     return model
 
 
@@ -213,14 +217,12 @@ def _wrap_objective(recipe: FinetuneRecipe, objective: TaskObjective) -> Objecti
     return AdversarialObjective(wrapped, recipe.adversary) if recipe.adversary else wrapped
 
 
-def _build_batches(recipe: FinetuneRecipe, task: TaskConfig, predictor: Predictor, examples: list[Any]) -> ExampleBatches:
-    encoded = task.encode(examples, predictor.tokenizer, recipe.max_length)
-    if isinstance(task, Seq2Seq):
-        return Seq2SeqBatches(
-            task, encoded, recipe.train.batch_tokens, recipe.seed, is_prefix_lm=predictor.model.decoder is None
-        )
-    batches_class = AuxiliaryLMBatches if recipe.aux_lm_weight else ExampleBatches
-    return batches_class(task, encoded, recipe.train.batch_tokens, recipe.seed)
+def _build_batches(recipe: FinetuneRecipe, finetuning: FinetuneRun, examples: list[Any]) -> ExampleBatches:
+    objective, task, batch_tokens = finetuning.objective, finetuning.examples.task, recipe.train.batch_tokens
+    encoded = task.encode(examples, finetuning.predictor.tokenizer, recipe.max_length)
+    if recipe.aux_lm_weight:
+        return AuxiliaryLMBatches(task, encoded, batch_tokens, recipe.seed)
+    return objective.build_batches(encoded, batch_tokens, recipe.seed, is_prefix_lm=finetuning.model.decoder is None)
 
 
 def _list_batches(batches: ExampleBatches) -> list[Batch[Inputs]]:

@@ -15,15 +15,6 @@ if TYPE_CHECKING:
     from .recipe import FinetuneRecipe
 
 
-def check_seq2seq(recipe: "FinetuneRecipe") -> None:
-    """Raise UserError for contradicting settings, before any file is read."""
-    is_seq2seq = isinstance(recipe.task, Seq2Seq)
-    if recipe.decoder and not is_seq2seq:
-        raise UserError("decoder is only for task=generate; leave it out")
-    if is_seq2seq and (recipe.rdrop or recipe.adversary):
-        raise UserError("rdrop and adversary are not supported with task=generate; leave them out")
-
-
 def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, config: ModelConfig) -> ModelConfig:
     """Config with the recipe's decoder or the base's own; without one, a prefix LM: the encoder with a causal mask (UniLM)."""
     if recipe.decoder and base.config.decoder:

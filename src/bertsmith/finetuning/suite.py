@@ -13,7 +13,7 @@ from ..artifacts import MANIFEST, check_writable, lock_output, read_json, resolv
 from ..config import Config, PosInt, from_dict
 from ..console import Console
 from ..errors import UserError
-from ..evaluation.measures import list_metrics, resolve_best_metric
+from ..evaluation.metric_names import resolve_best_metric
 from ..evaluation.suite import AVERAGE, SuiteFailure, SuiteRun, SuiteTable, render_page
 from ..model import checkpoint
 from ..model.config import EncoderConfig
@@ -238,7 +238,7 @@ def resolve_metrics(planned: PlannedRun, tokenizer: Tokenizer, console: Console)
         metric = resolve_best_metric(examples.task, planned.recipe.metric_for_best_model)
     except UserError as error:
         raise UserError(f"tasks.{planned.task}: {error}") from None
-    names, available = planned.metrics or (metric,), list_metrics(examples.task)
+    names, available = planned.metrics or (metric,), examples.task.metric_names
     if unknown := [name for name in names if name not in available]:
         raise UserError(
             f"tasks.{planned.task}.metrics: {unknown[0]} is not a metric of this task; choose one of {', '.join(available)}"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..model.heads import LM_HEAD
-from ..tasks.base import encode_texts
+from ..tasks.sequences import encode_texts
 from ..tokenization.tokenizer import Tokenizer
 from .runtime import Ints, Runtime
 

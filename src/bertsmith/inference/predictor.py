@@ -21,9 +21,10 @@ from ..objectives.contrastive import pool_tokens
 from ..objectives.seq2seq import Seq2SeqObjective
 from ..objectives.supervised import ExampleBatches, build_batch
 from ..objectives.task_objective import build_task_objective
-from ..tasks import Seq2Seq, TaskConfig, TextSimilarity
-from ..tasks.base import EncodedExamples, average_windows, encode_pairs
+from ..tasks import Task, TaskConfig
+from ..tasks.base import EncodedExamples
 from ..tasks.requests import as_text_list, parse_requests
+from ..tasks.sequences import average_windows, encode_pairs
 from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
 from .attentions import compute_alignments, compute_attentions, encode_framed
@@ -53,7 +54,7 @@ class Predictor:
     """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, card: dict[str, Any], task: TaskConfig | None = None, max_length: int = 0,
+        self, model: Model, tokenizer: Tokenizer, card: dict[str, Any], task: Task | None = None, max_length: int = 0,
         precision: Precision = "auto", config: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`config` is what config.json of the folder records beside the model; `save` writes it again."""
@@ -90,9 +91,9 @@ class Predictor:
         task = self.require_task()
         if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
             raise UserError(f"top_k={top_k} is not a number of results; give 1 or more")
-        requests, is_single = parse_requests(task, inputs, text_pair, fields)
-        predictions = self.predict_examples([request.example for request in requests], batch_tokens)
-        answers = [request.to_answer(prediction, top_k) for request, prediction in zip(requests, predictions, strict=True)]
+        examples, is_single = parse_requests(task, inputs, text_pair, fields)
+        predictions = self.predict_examples(examples, batch_tokens)
+        answers = [task.to_answer(*pair, top_k) for pair in zip(predictions, examples, strict=True)]
         return answers[0] if is_single else answers
 
     def predict_examples(
@@ -112,15 +113,12 @@ class Predictor:
     def compute_outputs(self, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[np.ndarray]:
         """Outputs of the task's head per sequence (per example, where windows are pooled); for task=generate, generated ids."""
         task = self.require_task()
-        if isinstance(task, Seq2Seq):
-            ids = generate_targets(self.runtime, self.tokenizer, task, encoded.input_ids, self.generation_config, batch_tokens)
-            return list(ids)
+        objective = build_task_objective(task)
+        if isinstance(objective, Seq2SeqObjective):
+            search = self.generation_config
+            return list(generate_targets(self.runtime, self.tokenizer, objective.task, encoded.input_ids, search, batch_tokens))
         unlabelled = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
-        batches, objective = (
-            ExampleBatches(task, unlabelled, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False),
-            build_task_objective(task),
-        )
-        assert not isinstance(objective, Seq2SeqObjective)
+        batches = ExampleBatches(task, unlabelled, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False)
         outputs = dict[int, np.ndarray]()
         for indices in batches.split_epoch(0):
             groups = [batches.groups[i] for i in indices]
@@ -133,7 +131,8 @@ class Predictor:
                 for index in group
                 if not batches.pools_windows or unlabelled.metadata[index].number == 0
             ]
-            values = rows.split(batch.inputs.layout.lengths.tolist()) if task.head_type != "text" else rows
+            is_token_level = task.head_type in ("token", "span")
+            values = rows.split(batch.inputs.layout.lengths.tolist()) if is_token_level else rows
             outputs |= {int(i): value.numpy() for i, value in zip(sequence_ids, values, strict=True)}
         return [outputs[i] for i in sorted(outputs)]
 
@@ -146,8 +145,8 @@ class Predictor:
         pooling = self.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
             raise UserError(f"pooling={pooling} is not known; choose {' or '.join(get_args(Pooling))}")
-        long_text_options = (self.task.long_text, self.task.doc_stride) if isinstance(self.task, TextSimilarity) else ()
-        encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.max_length, *long_text_options)
+        options = {} if self.task is None else self.task.embedding_options
+        encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.max_length, **options)
         ids = encoded.input_ids
         vectors = np.zeros((len(ids), self.model.config.encoder.hidden_size), np.float32)
         for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
@@ -206,9 +205,10 @@ class Predictor:
         """
         text_list, is_single = as_text_list(texts)
         task, target_list = self.require_task(), None if targets is None else as_text_list(targets)[0]
-        if not isinstance(task, Seq2Seq):
+        objective = build_task_objective(task)
+        if not isinstance(objective, Seq2SeqObjective):
             raise UserError(f"alignments are between source and target; task={task.__struct_config__.tag} has no target text")
-        arguments = (self.runtime, self.tokenizer, task, text_list, target_list, self.max_length)
+        arguments = (self.runtime, self.tokenizer, objective.task, text_list, target_list, self.max_length)
         results = compute_alignments(*arguments, batch_tokens)
         return results[0] if is_single else results
 
@@ -287,7 +287,8 @@ class Predictor:
     @property
     def pooling(self) -> Pooling:
         """Default pooling of `embed`: that of task=similar, otherwise mean."""
-        return self.task.pooling if isinstance(self.task, TextSimilarity) else "mean"
+        pooling: Pooling = getattr(self.task, "pooling", "mean")
+        return pooling
 
     @property
     def num_parameters(self) -> int:
@@ -308,7 +309,7 @@ class Predictor:
             checkpoint.write_files(staging, self.model, self.tokenizer, self.card, config, as_int8="weights" in self.config)
         return path
 
-    def require_task(self) -> TaskConfig:
+    def require_task(self) -> Task:
         """The task of the checkpoint; an error for a model that was only pre-trained."""
         if self.task is None:
             raise UserError("this model was not fine-tuned for a task; run `bertsmith finetune`, or fill masks with .fill")

@@ -15,7 +15,7 @@ from ..model.linear import use_small_linear
 from ..model.mixers import Attention
 from ..model.model import Model
 from ..tasks import Seq2Seq
-from ..tasks.base import encode_texts
+from ..tasks.sequences import encode_texts
 from ..tokenization.tokenizer import Tokenizer
 from .fill_mask import format_likelihood
 from .runtime import Ints, Runtime

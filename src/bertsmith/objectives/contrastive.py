@@ -1,6 +1,7 @@
 """Contrastive learning of sentence embeddings with in-batch negatives (SimCSE, Gao et al. 2021)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +12,10 @@ from ..model.heads import HeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
 from ..tasks import TextSimilarity
+from ..tasks.base import EncodedExamples
 from ..tasks.similarity import Pooling
 from ..train.objective import Batch, Loss
-from .supervised import pool_windows
+from .supervised import ExampleBatches, pool_windows
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,17 @@ class Contrastive:
     negatives come from one micro-batch: train.batch_tokens adds some, train.gradient_accumulation_steps does not.
     """
 
+    uses_pooler: ClassVar[bool] = False
+
     task: TextSimilarity
 
     def heads(self) -> dict[str, HeadConfig]:
         return {}
+
+    def build_batches(
+        self, encoded: EncodedExamples, batch_tokens: int, seed: int, is_prefix_lm: bool = False
+    ) -> ExampleBatches:
+        return ExampleBatches(self.task, encoded, batch_tokens, seed)
 
     def finalize_task(self, model: Model) -> TextSimilarity:
         """The task unchanged: it has no learned parameters."""

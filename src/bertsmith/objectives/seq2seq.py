@@ -3,7 +3,7 @@ before it (Vaswani et al. 2017)."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
 from ..tasks import Seq2Seq
+from ..tasks.base import EncodedExamples
 from ..train.objective import Batch, Loss
 from .base import Ints
 from .supervised import ExampleBatches
@@ -24,10 +25,17 @@ from .supervised import ExampleBatches
 class Seq2SeqObjective:
     """Cross entropy of the target tokens, label-smoothed in training mode; the plain cross entropy is reported as `nll`."""
 
+    uses_pooler: ClassVar[bool] = False
+
     task: Seq2Seq
 
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: LMHeadConfig(transform=False, bias=False)}
+
+    def build_batches(
+        self, encoded: EncodedExamples, batch_tokens: int, seed: int, is_prefix_lm: bool = False
+    ) -> ExampleBatches:
+        return Seq2SeqBatches(self.task, encoded, batch_tokens, seed, is_prefix_lm=is_prefix_lm)
 
     def finalize_task(self, model: Model) -> Seq2Seq:
         """The task unchanged: it has no learned parameters."""

@@ -1,50 +1,40 @@
 """Supervised fine-tuning of a task head.
 
 - ExampleBatches, build_batch: batches of encoded examples; batch k is a pure function of (seed, k)
-- Supervised: logits and loss of classification, regression, tagging (with or without CRF), question answering and multiple
-  choice
+- Supervised: heads, logits and loss (`task_losses.py`) of a task with a head
 """
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..corpus.loader import batch_boundaries
 from ..errors import UserError
 from ..model.batch import Inputs
 from ..model.heads import HeadConfig, SequenceHeadConfig, TokenHeadConfig
-from ..model.heads.crf import CRF, CRFBatch, CRFHeadConfig
+from ..model.heads.crf import CRF, CRFHeadConfig
 from ..model.heads.cross_attention import CrossAttentionHead, CrossAttentionHeadConfig
 from ..model.heads.features import FeatureClassifier, FeatureHeadConfig, FeaturesConfig
 from ..model.model import Model
 from ..model.packing import Layout, segment_means
 from ..rng import Stream, permutation
-from ..tasks import (
-    MultipleChoice,
-    QuestionAnswering,
-    TaskConfig,
-    TextClassification,
-    TextRegression,
-    TextSimilarity,
-    TokenClassification,
-)
+from ..tasks import Task
 from ..tasks.base import BothOrdersPair, CrossAttentionPair, EncodedExamples
 from ..train.objective import Batch, Loss
 from .base import Ints
-
-IGNORE_INDEX = -100
+from .task_losses import IGNORE_INDEX, TASK_LOSSES, TaskLoss
 
 
 @dataclass(frozen=True)
 class ExampleBatches:
     """Batches of encoded examples, of at most `batch_tokens` tokens; sequences of a group are never split."""
 
-    task: TaskConfig
+    task: Task
     encoded: EncodedExamples
     batch_tokens: int
     seed: int
@@ -56,7 +46,7 @@ class ExampleBatches:
         """Sequences that must be in one batch: the options, texts or pooled windows of an example; else one each."""
         num_sequences, keeps_examples = (
             len(self.encoded.input_ids),
-            isinstance(self.task, MultipleChoice | TextSimilarity) and bool(self.encoded.targets),
+            self.task.groups_sequences and bool(self.encoded.targets),
         )
         if not keeps_examples and not self.pools_windows:
             return list(np.arange(num_sequences)[:, None])
@@ -102,7 +92,7 @@ class ExampleBatches:
         return self.cache.setdefault(epoch, self.split_epoch(epoch))
 
 
-def build_batch(task: TaskConfig, encoded: EncodedExamples, groups: list[Ints], pools_windows: bool = False) -> Batch[Inputs]:
+def build_batch(task: Task, encoded: EncodedExamples, groups: list[Ints], pools_windows: bool = False) -> Batch[Inputs]:
     """Batch of these groups of sequences, with targets if the examples are labelled."""
     indices = np.concatenate(groups)
     ids, token_type_ids = ([part[i] for i in indices] for part in (encoded.input_ids, encoded.token_type_ids))
@@ -110,7 +100,7 @@ def build_batch(task: TaskConfig, encoded: EncodedExamples, groups: list[Ints], 
     inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout, torch.from_numpy(np.concatenate(token_type_ids)))
     group = np.repeat(np.arange(len(groups)), [len(sequences) for sequences in groups])
     targets = {"pooled_windows": group} if pools_windows else {}
-    if isinstance(task, MultipleChoice | TextSimilarity):
+    if task.groups_sequences:
         targets = _text_groups(encoded, indices, group, pools_windows)
     targets |= _select_targets(
         task, encoded, indices, [sequences[0] for sequences in groups] if pools_windows or targets else indices
@@ -118,18 +108,18 @@ def build_batch(task: TaskConfig, encoded: EncodedExamples, groups: list[Ints], 
     label = targets.get("label", targets.get("start", targets.get("texts")))
     num_targets = (
         int((label != IGNORE_INDEX).sum())
-        if isinstance(task, TokenClassification) and label is not None
+        if task.head_type == "token" and label is not None
         else len(indices if label is None else label)
     )
     tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in targets.items()}
     return Batch(inputs, tensors, {"task": max(num_targets, 1)})
 
 
-def _global_tokens(task: TaskConfig, token_type_ids: list[Ints]) -> Ints | None:
+def _global_tokens(task: Task, token_type_ids: list[Ints]) -> Ints | None:
     """Indices of the global attention tokens (Longformer): [CLS] and the segment the task names; None for [CLS] only."""
-    if (segment := getattr(task, "global_segment", None)) is None:
+    if task.global_segment is None:
         return None
-    is_global = [ids == segment for ids in token_type_ids]
+    is_global = [ids == task.global_segment for ids in token_type_ids]
     for mask in is_global:
         mask[0] = True
     return np.flatnonzero(np.concatenate(is_global))
@@ -142,18 +132,14 @@ def _text_groups(encoded: EncodedExamples, indices: Ints, group: Ints, pools_win
 
 
 def _select_targets(
-    task: TaskConfig, encoded: EncodedExamples, indices: Ints, first_indices: Ints | list[int]
+    task: Task, encoded: EncodedExamples, indices: Ints, first_indices: Ints | list[int]
 ) -> dict[str, Ints]:
     """Targets of these sequences: by token for tagging, else by example or sequence."""
-    if isinstance(task, TokenClassification) and encoded.targets:
+    if task.head_type == "token" and encoded.targets:
         ends, flat = encoded.seq_ends, encoded.targets["label"]
         label = np.concatenate([flat[ends[i] - len(encoded.input_ids[i]) : ends[i]] for i in indices])
-        return {"label": label, **({"has_ends": encoded.targets["has_ends"][indices]} if task.crf else {})}
-    rows = (
-        encoded.example_index[np.asarray(first_indices)]
-        if isinstance(task, MultipleChoice) or first_indices is not indices
-        else indices
-    )
+        return {"label": label, **{name: value[indices] for name, value in encoded.targets.items() if name != "label"}}
+    rows = encoded.example_index[np.asarray(first_indices)] if first_indices is not indices else indices
     return {name: value[rows] for name, value in encoded.targets.items()}
 
 
@@ -161,7 +147,9 @@ def _select_targets(
 class Supervised:
     """Objective of a task with a head `task`, and a head `crf` for the transitions of a CRF."""
 
-    task: TaskConfig
+    uses_pooler: ClassVar[bool] = True
+
+    task: Task
     features: FeaturesConfig | None = None  # input features of a new head; None: the last layer
 
     def heads(self) -> dict[str, HeadConfig]:
@@ -176,25 +164,28 @@ class Supervised:
     @property
     def cross_head(self) -> CrossAttentionHeadConfig | None:
         """Head config for `task.pair=cross`, where both texts are encoded separately; else None."""
-        pair = self.task.pair if isinstance(self.task, TextClassification | TextRegression) else None
-        if isinstance(pair, CrossAttentionPair) and self.features:
+        pair = self.task.pair
+        if not isinstance(pair, CrossAttentionPair):
+            return None
+        if self.features:
             raise UserError("features cannot be combined with task.pair=cross, which has its own head; leave one of them out")
-        return (
-            CrossAttentionHeadConfig(outputs=self.task.num_outputs, blocks=pair.blocks)
-            if isinstance(pair, CrossAttentionPair)
-            else None
-        )
+        return CrossAttentionHeadConfig(outputs=self.task.num_outputs, blocks=pair.blocks)
 
     @property
     def uses_both_orders(self) -> bool:
         """Whether a pair is encoded as (a, b) and as (b, a), as in GPT."""
-        return isinstance(self.task, TextClassification | TextRegression) and isinstance(self.task.pair, BothOrdersPair)
+        return isinstance(self.task.pair, BothOrdersPair)
 
     @property
     def uses_crf(self) -> bool:
-        return isinstance(self.task, TokenClassification) and self.task.crf
+        return self.task.loss == "crf"
 
-    def finalize_task(self, model: Model) -> TaskConfig:
+    def build_batches(
+        self, encoded: EncodedExamples, batch_tokens: int, seed: int, is_prefix_lm: bool = False
+    ) -> ExampleBatches:
+        return ExampleBatches(self.task, encoded, batch_tokens, seed)
+
+    def finalize_task(self, model: Model) -> Task:
         """The task with its learned decoding parameters: the transitions of a CRF. Other tasks are returned unchanged."""
         if not self.uses_crf:
             return self.task
@@ -233,66 +224,17 @@ class Supervised:
         """Transition scores of the CRF, or None for a task without one."""
         return _crf_transitions(model) if self.uses_crf else None
 
+    @property
+    def loss(self) -> TaskLoss:
+        return TASK_LOSSES[self.task.loss](self.task)
+
     def loss_from_logits(self, logits: Tensor, batch: Batch[Inputs], transitions: Tensor | None = None) -> Loss:
         """Loss summed over targets; `transitions` are those of the CRF, if the task has one."""
-        task = self.task
-        if isinstance(task, QuestionAnswering):
-            positions = torch.cat([batch.targets["start"], batch.targets["end"]])
-            return Loss({"task": F.cross_entropy(self.choice_logits(logits, batch), positions, reduction="sum") / 2})
-        labels = batch.targets["label"]
-        if isinstance(task, TextRegression):
-            return Loss({"task": F.mse_loss(logits[:, 0], labels, reduction="sum")})
-        weights = _class_weights(task, logits)
-        if isinstance(task, TextClassification) and task.multi_label:
-            loss = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="sum") / task.num_outputs
-            return Loss({"task": loss})
-        logits = self.choice_logits(logits, batch)
-        if self.uses_crf:
-            loss = self._crf_loss(logits, batch, transitions)
-        else:
-            loss = F.cross_entropy(logits, labels, weight=weights, ignore_index=IGNORE_INDEX, reduction="sum")
-        num_correct = (logits.argmax(-1) == labels).sum()
-        return Loss({"task": loss}, {"accuracy": (num_correct, batch.target_counts["task"])})
-
-    def _crf_loss(self, logits: Tensor, batch: Batch[Inputs], transitions: Tensor | None) -> Tensor:
-        """Summed negative log-likelihood of the CRF; the target count is tokens, as without a CRF."""
-        assert isinstance(self.task, TokenClassification) and transitions is not None, (
-            "a CRF loss needs the transitions of its model"
-        )
-        labels, seq_id = batch.targets["label"], batch.inputs.layout.seq_id
-        labelled, transition_mask = (labels != IGNORE_INDEX).nonzero().squeeze(1), self.task.transition_mask()
-        if not len(labelled):
-            return logits.sum() * 0
-        allowed = None if transition_mask is None else torch.from_numpy(transition_mask.copy()).to(logits.device)
-        return (
-            CRFBatch.from_tokens(logits[labelled], labels[labelled], seq_id[labelled], batch.targets["has_ends"])
-            .nll(transitions, allowed)
-            .sum()
-        )
-
-    def choice_logits(self, logits: Tensor, batch: Batch[Inputs]) -> Tensor:
-        """(rows, choices): logits of one softmax per row, over labels, options, or start and then end positions."""
-        if isinstance(self.task, MultipleChoice):
-            windows = batch.targets.get("windows")
-            return _pad_options((logits if windows is None else segment_means(logits, windows))[:, 0], batch.targets["group"])
-        if not isinstance(self.task, QuestionAnswering):
-            return logits
-        layout = batch.inputs.layout
-        padded = layout.pad(logits).masked_fill(~layout.padding_mask()[..., None], float("-inf"))
-        return torch.cat(padded.unbind(-1))
+        return self.loss.compute(logits, batch, transitions)
 
     def consistency_loss(self, logits: Tensor, other_logits: Tensor, batch: Batch[Inputs]) -> Tensor:
         """Divergence of two outputs for a batch, summed over targets: symmetric KL, or squared error in regression."""
-        task = self.task
-        if isinstance(task, TextRegression):
-            return F.mse_loss(logits, other_logits, reduction="sum")
-        if isinstance(task, TextClassification) and task.multi_label:
-            logits, other_logits = (torch.stack([x, torch.zeros_like(x)], -1) for x in (logits, other_logits))
-            return _symmetric_kl(logits, other_logits).sum() / task.num_outputs
-        divergence = _symmetric_kl(self.choice_logits(logits, batch), self.choice_logits(other_logits, batch))
-        if isinstance(task, TokenClassification):
-            divergence = divergence[batch.targets["label"] != IGNORE_INDEX]
-        return divergence.sum() / (2 if isinstance(task, QuestionAnswering) else 1)
+        return self.loss.divergence(logits, other_logits, batch)
 
 
 def _crf_transitions(model: Model) -> Tensor:
@@ -306,23 +248,3 @@ def pool_windows(rows: Tensor, batch: Batch[Inputs]) -> Tensor:
     if "pooled_windows" not in batch.targets:
         return rows
     return segment_means(rows, batch.targets["pooled_windows"])
-
-
-def _symmetric_kl(logits: Tensor, other_logits: Tensor) -> Tensor:
-    """(..., choices) twice -> (...): (KL(p||q) + KL(q||p)) / 2; choices with logit -inf contribute 0."""
-    is_impossible = logits == float("-inf")
-    log_p, log_q = (x.log_softmax(-1).masked_fill(is_impossible, 0.0) for x in (logits, other_logits))
-    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(-1) / 2
-
-
-def _pad_options(logits: Tensor, group: Tensor) -> Tensor:
-    """(options,) -> (examples, max options), padded with -inf. group: (options,), the example of each option."""
-    counts = torch.bincount(group)
-    first_option = counts.cumsum(0) - counts
-    padded = logits.new_full((counts.shape[0], int(counts.max())), float("-inf"))
-    return padded.index_put((group, torch.arange(len(group), device=group.device) - first_option[group]), logits)
-
-
-def _class_weights(task: TaskConfig, like: Tensor) -> Tensor | None:
-    weights = task.class_weight_vector() if isinstance(task, TextClassification) else None
-    return None if weights is None else torch.from_numpy(weights).to(like)

@@ -1,7 +1,6 @@
 """Results of a race as a table (facts and scores of each member), and the majority baseline of its tasks."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 
 from ..evaluation.suite import AVERAGE, ScoreCell, SuiteTable
 from ..reports.charts import format_compact
-from ..tasks import TaskConfig, TextClassification, TextRegression, TokenClassification
+from ..tasks import Task
 from ..tokenization.tokenizer import Tokenizer
 
 FACT_NAMES = ("parameters", "flops", "seconds", "bits_per_byte", "pseudo_bits_per_byte")
@@ -103,23 +102,11 @@ def _cell_to_dict(cell: ScoreCell | None) -> dict[str, Any] | None:
 
 
 def score_majority_baseline(
-    task: TaskConfig, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer, length: int
+    task: Task, train: Sequence[Any], dev: Sequence[Any], tokenizer: Tokenizer, length: int
 ) -> dict[str, float]:
     """Dev scores of the majority baseline: the most frequent label or tag, or the mean, of `train`; {} for other tasks."""
-    if isinstance(task, TextClassification) and not task.multi_label:
-        output = _log_frequencies(task.labels, [example.label for example in train])
-    elif isinstance(task, TokenClassification):
-        output = _log_frequencies(task.labels, [tag for example in train for tag in example.tags])
-    elif isinstance(task, TextRegression):
-        output = np.array([float(np.mean([example.label for example in train]))])
-    else:
+    if (output := task.majority_outputs(train)) is None:
         return {}
     encoded = task.encode(dev, tokenizer, length)
-    is_token_level = isinstance(task, TokenClassification)
-    scores = [np.tile(output, (len(ids), 1)) if is_token_level else output for ids in encoded.input_ids]
-    return task.compute_metrics(task.decode(scores, encoded, dev), dev)  # type: ignore[arg-type]
-
-
-def _log_frequencies(labels: Sequence[str], observed: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    counts = Counter(observed)
-    return np.log([(counts[label] + 1e-9) / max(1, len(observed)) for label in labels])
+    scores = [np.tile(output, (len(ids), 1)) if task.head_type == "token" else output for ids in encoded.input_ids]
+    return task.compute_metrics(task.decode(scores, encoded, dev), dev)

@@ -1,27 +1,34 @@
-"""The interface of a task: encode examples to sequences of token ids, decode model outputs to predictions (numpy only).
+"""A task: what it reads, encodes, decodes and measures, and how its results are shown (numpy only).
 
-`Task` is the protocol, `Example`, `EncodedExamples` and `Prediction` its data. `encode_pairs` builds [CLS] text [SEP] text_b
-[SEP] sequences, truncated or in sliding windows; `average_windows` merges the outputs of windows again.
+`Task` is what training, prediction, evaluation and export ask; `Example`, `EncodedExamples` and `Prediction` are its data.
+Sequences of texts are built in `sequences.py`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..config import PosInt, Variant
 from ..errors import UserError
+from ..metrics.results import MetricResult
+from ..metrics.scores import confusion_matrix
 from ..tokenization.tables import UTF8, locate
 from ..tokenization.tokenizer import Tokenizer
-from .special_tokens import NO_SPECIAL_TOKENS, SpecialTokenIds
+from .scorers.conlleval import MatchCounts
 
-V = TypeVar("V")
+if TYPE_CHECKING:
+    from .mistakes import Mistake
+    from .slicing import SliceMasks
+    from .table_rows import ExampleReader, ExampleRow
 
-TaskHeadType = Literal["text", "token", "span"]
+TaskHeadType = Literal["text", "token", "span", "embedding", "lm"]
+LossKind = Literal["cross_entropy", "binary_cross_entropy", "mse", "span", "choice", "crf"]
 ModelOutputs = Sequence[NDArray[Any]] | NDArray[Any]
 LongText = Literal["truncate", "window", "hierarchical"]
 
@@ -59,6 +66,11 @@ class Example:
     def location(self) -> str:
         return locate(Path(self.source), self.line) if self.source else "an example"
 
+    @property
+    def texts(self) -> list[str]:
+        """The input texts: by default the fields `text` and `text_b`."""
+        return [text for name in ("text", "text_b") if (text := getattr(self, name, None)) is not None]
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -95,204 +107,196 @@ class EncodedExamples:
         return EncodedExamples(input_ids, token_type_ids, self.example_index[selected] - start, {}, metadata)
 
 
-class Task(Protocol):
-    """What training, evaluation, the server and exported models need of a task."""
+class RequestFields(NamedTuple):
+    """The fields of a request for a prediction, and a call as an example for error messages."""
 
-    @property
-    def head_type(self) -> TaskHeadType:
-        """Output of the model: text, (sequences, num_outputs); token, (length, num_outputs) per sequence; span, start and end
-        logits, (length, 2) per sequence."""
+    required: tuple[str, ...]
+    optional: tuple[str, ...]
+    usage: str
+    text_lists: tuple[str, ...] = ()  # fields that hold a list of texts, not a text
+
+
+class Confidences(NamedTuple):
+    """Confidence in each prediction, whether it is correct, and the probability of the gold label, (predictions,) each."""
+
+    confidences: NDArray[np.float64]
+    correct: NDArray[Any]
+    target_probs: NDArray[np.float64] | None = None
+
+
+class Task(Variant, frozen=True):
+    """Base class of tasks; a subclass defines at least the members up to `compute_metric_results`, and `request_fields`.
+
+    What a model of the task computes: `head_type` and `num_outputs` are the outputs, `loss` how they are trained.
+
+    - text: one row per sequence, (sequences, num_outputs)
+    - token: (length, num_outputs) per sequence; span: (length, 2), start and end logits
+    - embedding: no head; the pooled vector of each text, (texts, hidden_size)
+    - lm: no task head; the ids of a generated text
+    """
+
+    head_type: ClassVar[TaskHeadType] = "text"
+    groups_sequences: ClassVar[bool] = False  # the loss compares the sequences of an example: they stay in one batch
+    global_segment: ClassVar[int | None] = None  # token type with global attention (besides [CLS]) in Longformer
+    label_fields: ClassVar[tuple[str, ...]] = ("label",)  # columns of the files that a request does not have
+    unsupported: ClassVar[Mapping[str, str]] = {}  # options of `finetune` that the task cannot use, and why
+    mistake_order: ClassVar[str] = "those with the largest loss"  # which mistakes a report shows first
 
     @property
     def num_outputs(self) -> int:
-        """Number of outputs of the head; 0 if there is no head and predictions are computed from the pooled vectors."""
+        """Number of outputs of the head; 0 if there is no head."""
+        raise NotImplementedError
 
-    def read(self, path: Path, encoding: str = UTF8) -> Iterator[Any]:
+    @property
+    def loss(self) -> LossKind:
+        """Loss of the head: a key of `objectives.task_losses.TASK_LOSSES`."""
+        return "cross_entropy"
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """Names of the metrics, known before any prediction (after `fit`)."""
+        raise NotImplementedError
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric that selects the best checkpoint, and the headline of a report: by default the first."""
+        return self.metric_names[0]
+
+    def read(self, path: Path, encoding: str = UTF8) -> "ExampleReader[Any]":
         """Examples of a file; an invalid row raises an error with file and line, or is skipped and counted with `skip_bad`."""
+        raise NotImplementedError
+
+    def fit(self, examples: Sequence[Any]) -> "Task":
+        """The task with what it takes from the training examples, such as its labels; refuses unusable examples."""
+        return self
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
         """Sequences of at most `max_length` tokens; with targets only if every example has a label."""
+        raise NotImplementedError
 
     def decode(self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[Any]) -> list[Any]:
         """One prediction per example, in order."""
+        raise NotImplementedError
+
+    def compute_metric_results(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
+        """Each metric as a function of per-example values, so that any subset or resample of examples can be scored."""
+        raise NotImplementedError
 
     def compute_metrics(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
         """Metric values by name."""
+        return {name: result.score for name, result in self.compute_metric_results(predictions, examples).items()}
 
-    def fit(self, examples: Sequence[Any]) -> "Task":
-        """A copy of the task with what is derived from the training examples before training, such as its labels."""
+    # Options of the model
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the outputs, in their order; empty if they have none."""
+        return ()
 
-class TableByTask(dict[type, V]):
-    """Values by task type; a task that is not a key has the value of the class it derives from."""
+    @property
+    def pair(self) -> PairEncoding:
+        """How a pair of texts is encoded."""
+        return JointPair()
 
-    def __missing__(self, task_type: type) -> V:
-        key = next((base for base in task_type.__mro__ if base in self), None)
-        if key is None:
-            raise KeyError(task_type)
-        return self[key]
+    def class_weight_vector(self) -> NDArray[np.float32] | None:
+        """(num_outputs,) weight of each label in the loss; None: all 1."""
+        return None
 
+    def max_context(self, max_length: int) -> int:
+        """Tokens of neighboring examples that an example is encoded with, at most, on each side."""
+        return 0
 
-@dataclass(frozen=True)
-class TextWindow:
-    """Which window of its example a sequence is (index and count)."""
+    @property
+    def embedding_options(self) -> dict[str, Any]:
+        """Options of `sequences.encode_pairs` for the embeddings of single texts."""
+        return {}
 
-    number: int
-    num_windows: int
-    pooled: bool = False  # the model pools the windows of an example: one row of outputs per example, not per sequence
+    # Requests
 
+    def request_fields(self, names: Collection[str] = ()) -> RequestFields:
+        """The fields of a request; they may depend on which fields (`names`) it has."""
+        raise NotImplementedError
 
-def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """Token ids of each text, without special tokens."""
-    return [encoding.ids for encoding in tokenizer.encode_batch(texts, return_offsets=False)]
+    def parse_row(self, row: "ExampleRow") -> Any:
+        """The example of a row, or of a request (which has no label)."""
+        raise NotImplementedError
 
+    def read_requests(self, path: Path, encoding: str = UTF8) -> "ExampleReader[Any]":
+        """Examples of a file of requests: missing, invalid or unknown labels are ignored, and so is `skip_bad`."""
+        columns = {**getattr(self, "columns", {}), **dict.fromkeys(self.label_fields, "")}
+        return msgspec.structs.replace(self, columns=columns, skip_bad=False).read(path, encoding)
 
-def sliding_windows(num_tokens: int, window_size: int, stride: int) -> list[tuple[int, int]]:
-    """(start, end) of windows over `num_tokens` tokens, `stride` tokens between starts; they cover every token."""
-    last = max(0, num_tokens - window_size)
-    stride = min(stride, window_size)  # a larger stride would skip tokens
-    return [(start, min(start + window_size, num_tokens)) for start in range(0, last + stride, stride)]
+    def to_answer(self, prediction: Any, example: Any, top_k: int | None = None) -> Any:
+        """The prediction as JSON-compatible values: what users see."""
+        return prediction.to_answer(top_k)
 
+    def input_texts(self, example: Any) -> dict[str, str]:
+        """The texts of an example by name, which identify its answer if it has no id."""
+        names = ("text", "text_b", "question", "context")
+        return {name: text for name in names if (text := getattr(example, name, None)) is not None}
 
-def max_context_window(windows: Sequence[tuple[int, int]], num_tokens: int) -> NDArray[np.int64]:
-    """(tokens,) index of the window that gives each token the most context.
+    # Evaluation
 
-    Context is the smaller of the left and right token counts (BERT's `_check_is_max_context`); ties go to the longer
-    window, then to the first.
-    """
-    max_context, best_window = np.full(num_tokens, -1.0), np.zeros(num_tokens, np.int64)
-    for index, (start, end) in enumerate(windows):
-        positions = np.arange(end - start)
-        context = np.minimum(positions, positions[::-1]) + 0.01 * (end - start)
-        better = context > max_context[start:end]
-        max_context[start:end][better] = context[better]
-        best_window[start:end][better] = index
-    return best_window
+    def is_labeled(self, example: Any) -> bool:
+        """Whether to train and evaluate on an example; False leaves it out without an error."""
+        return True
 
+    def check_scorable(self, examples: Sequence[Any], path: str) -> None:
+        """Raise UserError, before training, for dev or test examples that cannot be evaluated."""
+        self.fit(examples)  # refuses an example without its label
 
-def truncate_longest_first(first_length: int, second_length: int, max_tokens: int) -> tuple[int, int]:
-    """Lengths of two texts after removing tokens from the end of the longer one until both fit (ties: the second text).
+    def tune(self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[Any]) -> "Task":
+        """With the thresholds and the temperature that suit these examples best."""
+        return self
 
-    The result of BERT's `_truncate_seq_pair`.
-    """
-    excess = first_length + second_length - max_tokens
-    if excess <= 0:
-        return first_length, second_length
-    gap = min(abs(first_length - second_length), excess)
-    first_length, second_length = (
-        (first_length - gap, second_length) if first_length > second_length else (first_length, second_length - gap)
-    )
-    rest = excess - gap
-    return first_length - rest // 2, second_length - (rest + 1) // 2
+    def find_correct(self, predictions: Sequence[Any], examples: Sequence[Any]) -> NDArray[np.bool_] | None:
+        """(examples,) which predictions are entirely correct; None if no prediction is exactly right, as in regression."""
+        return None
 
+    def find_mistakes(self, predictions: Sequence[Any], examples: Sequence[Any]) -> "list[Mistake]":
+        """The wrong predictions, in any order."""
+        return []
 
-def encode_pairs(
-    pairs: Sequence[tuple[str, str | None]],
-    tokenizer: Tokenizer,
-    max_length: int,
-    long_text: LongText = "truncate",
-    stride: int = 256,
-    special_tokens: Sequence[SpecialTokenIds] | None = None,
-) -> EncodedExamples:
-    """[CLS] text [SEP], or [CLS] text [SEP] text_b [SEP] with token_type_ids 0 and 1: one sequence per text or per window.
+    def count_entity_mistakes(self, predictions: Sequence[Any], examples: Sequence[Any]) -> list[tuple[str, str, int]]:
+        """(kind, entity type, count) of wrong entities, most frequent first; empty for tasks without entities."""
+        return []
 
-    In a windowed pair the longer text is split; the shorter one is repeated in every window, truncated to half of the
-    available tokens. `special_tokens` (one per pair) are inserted beside the texts, in every window.
-    """
-    if max_length < 8:
-        raise UserError(f"max_length={max_length} leaves no room for a text; set 8 or more")
-    first_ids = encode_texts([first for first, _ in pairs], tokenizer)
-    second_ids = iter(encode_texts([second for _, second in pairs if second is not None], tokenizer))
-    special_tokens = special_tokens if special_tokens is not None else [NO_SPECIAL_TOKENS] * len(pairs)
-    windows = [
-        _split_into_windows(
-            first,
-            None if second is None else next(second_ids),
-            special.max_text_tokens(max_length, second is not None),
-            long_text,
-            stride,
-        )
-        for first, (_, second), special in zip(first_ids, pairs, special_tokens, strict=True)
-    ]
-    sequences = [
-        _add_special_tokens(first, second, tokenizer, special)
-        for example_windows, special in zip(windows, special_tokens, strict=True)
-        for first, second in example_windows
-    ]
-    example_index = (
-        np.repeat(np.arange(len(windows)), [len(example_windows) for example_windows in windows])
-        if windows
-        else np.zeros(0, np.int64)
-    )
-    metadata = [
-        TextWindow(number, len(example_windows), long_text == "hierarchical")
-        for example_windows in windows
-        for number in range(len(example_windows))
-    ]
-    return EncodedExamples(
-        [input_ids for input_ids, _ in sequences],
-        [token_type_ids for _, token_type_ids in sequences],
-        example_index,
-        {},
-        metadata,
-    )
+    def label_pairs(self, predictions: Sequence[Any], examples: Sequence[Any]) -> tuple[list[str], list[str], list[str]] | None:
+        """(predicted labels, gold labels, all labels) for the confusion matrix; None without single labels."""
+        return None
 
+    def label_counts(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MatchCounts]:
+        """Gold, predicted and correct occurrences of each label; by default from `label_pairs`."""
+        if (pairs := self.label_pairs(predictions, examples)) is None:
+            return {}
+        matrix = confusion_matrix(*pairs)
+        counts = zip(np.diagonal(matrix), matrix.sum(0), matrix.sum(1), strict=True)  # correct, predicted, gold
+        return {label: MatchCounts(*map(int, row)) for label, row in zip(pairs[2], counts, strict=True)}
 
-def is_pooled(encoded: EncodedExamples) -> bool:
-    """Whether the model outputs one row per example instead of one per sequence."""
-    return bool(encoded.metadata) and getattr(encoded.metadata[0], "pooled", False)
+    def majority_outputs(self, examples: Sequence[Any]) -> NDArray[np.float64] | None:
+        """(num_outputs,) outputs of the majority baseline: the most frequent label, or the mean; None for other tasks."""
+        return None
 
+    def confidences(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Confidences | None:
+        """For the calibration of the predictions; None if they have no probability."""
+        return None
 
-def expand_to_rows(values: NDArray[Any], encoded: EncodedExamples) -> NDArray[Any]:
-    """Repeat per-example values (examples, ...) for each row of model outputs."""
-    return values if is_pooled(encoded) else values[encoded.example_index]
+    def example_logits(self, outputs: ModelOutputs, encoded: EncodedExamples, num_examples: int) -> NDArray[np.float64] | None:
+        """(examples, num_outputs) logits before temperature scaling; None for a task without."""
+        return None
 
+    def uncalibrated_predictions(self, logits: NDArray[np.float64]) -> list[Any]:
+        """Predictions from `example_logits` at temperature 1."""
+        raise NotImplementedError
 
-def average_windows(outputs: ModelOutputs, encoded: EncodedExamples, num_examples: int) -> NDArray[np.float64]:
-    """(examples, outputs): mean of the outputs over the windows of an example; unchanged if the model pooled them already."""
-    rows = np.asarray(outputs, np.float64)
-    rows = rows[:, None] if rows.ndim == 1 else rows
-    num_expected = num_examples if is_pooled(encoded) else len(encoded.input_ids)
-    if len(rows) != num_expected:
-        raise ValueError(f"{len(rows)} rows of outputs for {num_expected} {'examples' if is_pooled(encoded) else 'sequences'}")
-    if is_pooled(encoded):
-        return rows
-    sums = np.zeros((num_examples, rows.shape[1]))
-    np.add.at(sums, encoded.example_index, rows)
-    return sums / np.bincount(encoded.example_index, minlength=num_examples)[:, None]
+    def slice_metric(self, results: Mapping[str, MetricResult]) -> tuple[str, MetricResult]:
+        """(name, result) of the metric by which slices of the examples are compared."""
+        return self.primary_metric, results[self.primary_metric]
 
+    def target_slices(self, examples: Sequence[Any], tokenizer: Tokenizer) -> "tuple[str, SliceMasks] | None":
+        """A criterion on the gold answer and its slices; None for none."""
+        return None
 
-def _split_into_windows(
-    first: list[int], second: list[int] | None, max_tokens: int, long_text: LongText, stride: int
-) -> list[tuple[list[int], list[int] | None]]:
-    """The token ids of both texts in each sequence of an example."""
-    if long_text == "truncate" or len(first) + len(second or ()) <= max_tokens:
-        first_length, second_length = truncate_longest_first(len(first), len(second or ()), max_tokens)
-        return [(first[:first_length], second if second is None else second[:second_length])]
-    if second is None:
-        return [(first[start:end], None) for start, end in sliding_windows(len(first), max_tokens, stride)]
-    if len(second) > len(first):
-        return [(left, right) for right, left in _window_longer(second, first, max_tokens, stride)]
-    return list(_window_longer(first, second, max_tokens, stride))
-
-
-def _window_longer(
-    longer: list[int], shorter: list[int], max_tokens: int, stride: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    shorter = shorter[: max_tokens // 2]
-    for start, end in sliding_windows(len(longer), max_tokens - len(shorter), stride):
-        yield longer[start:end], shorter
-
-
-def _add_special_tokens(
-    first: list[int], second: list[int] | None, tokenizer: Tokenizer, special_tokens: SpecialTokenIds
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    ids = [tokenizer.cls_token_id, *special_tokens.before_first, *first]
-    if second is None:
-        ids += [*special_tokens.after_last, tokenizer.sep_token_id]
-        return np.array(ids, np.int64), np.zeros(len(ids), np.int64)
-    ids.append(tokenizer.sep_token_id)
-    pair_ids = np.array(
-        [*ids, *special_tokens.before_second, *second, *special_tokens.after_last, tokenizer.sep_token_id], np.int64
-    )
-    return pair_ids, (np.arange(len(pair_ids)) >= len(ids)).astype(np.int64)
+    def sequence_length(self, text_lengths: Sequence[int]) -> int:
+        """Tokens of the longest sequence of an example whose texts have so many tokens, with [CLS] and [SEP]."""
+        return sum(text_lengths) + 1 + len(text_lengths)

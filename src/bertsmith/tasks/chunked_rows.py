@@ -6,37 +6,38 @@ from itertools import islice, tee
 from typing import Any, NamedTuple
 
 from ..tokenization.tokenizer import Tokenizer
-from .requests import Request
+from .base import Task
+from .conll_files import Sentence
 from .table_rows import BadRow
-from .token_classification import TokenClassification, encode_words
+from .words import encode_words
 
 
 class RowChunk(NamedTuple):
     """Rows to predict, and the neighboring rows of the same documents that serve only as context."""
 
     rows: Sequence[Any]
-    before: Sequence[Request] = ()
-    after: Sequence[Request] = ()
+    before: Sequence[Sentence] = ()
+    after: Sequence[Sentence] = ()
 
 
 @dataclass(frozen=True)
 class DocumentContext:
     """How many neighboring rows a task with `context` needs on each side of a sentence."""
 
-    task: TokenClassification
+    task: Task
     tokenizer: Tokenizer
     max_length: int
 
-    def context_rows(self, row: Request, neighbors: Iterator[Request | BadRow]) -> list[Request]:
+    def context_rows(self, row: Sentence, neighbors: Iterator[Sentence | BadRow]) -> list[Sentence]:
         """The leading `neighbors` in the same document as `row`, up to `max_context` subwords."""
-        context, document_id, budget = list[Request](), row.example.document_id, self.task.max_context(self.max_length)
+        context, document_id, budget = list[Sentence](), row.document_id, self.task.max_context(self.max_length)
         while budget > 0 and document_id is not None and (neighbor := next(neighbors, None)) is not None:
             if isinstance(neighbor, BadRow):
                 continue
-            if neighbor.example.document_id != document_id:
+            if neighbor.document_id != document_id:
                 break
             context.append(neighbor)
-            budget -= sum(map(len, encode_words([neighbor.example], self.tokenizer)[0]))
+            budget -= sum(map(len, encode_words([neighbor], self.tokenizer)[0]))
         return context
 
 
@@ -45,7 +46,7 @@ def chunk_rows(rows: Iterator[Any], chunk_size: int, context: DocumentContext | 
 
     Besides a chunk, only its context rows (and invalid rows between them) are in memory.
     """
-    before: list[Request] = []
+    before: list[Sentence] = []
     while chunk := list(islice(rows, chunk_size)):
         if context is None:
             yield RowChunk(chunk)

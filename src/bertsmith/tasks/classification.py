@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -15,7 +16,13 @@ from ..config import Fraction, PosFloat
 from ..errors import UserError
 from ..metrics import calibration
 from ..metrics import scores as scores_
-from .base import EncodedExamples, ModelOutputs, Prediction, average_windows
+from ..metrics.results import MetricResult
+from ..tokenization.tokenizer import Tokenizer
+from .base import Confidences, EncodedExamples, LossKind, ModelOutputs, Prediction
+from .mistakes import Mistake, nll, text_spans
+from .scorers.conlleval import MatchCounts
+from .sequences import average_windows
+from .slicing import MAX_LABELS, SliceMasks, group_masks
 from .table_rows import ExampleRow
 from .text_pairs import LabeledExample, TextPairTask
 
@@ -76,9 +83,24 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         "loss weight of each label; balanced: inversely proportional to its frequency",
     ] = None
 
+    mistake_order: ClassVar[str] = "those whose gold label has the lowest probability"
+
     @property
     def num_outputs(self) -> int:
         return len(self.labels)
+
+    @property
+    def loss(self) -> LossKind:
+        return "binary_cross_entropy" if self.multi_label else "cross_entropy"
+
+    @property
+    def metric_names(self) -> list[str]:
+        single_label = ["matthews"] * (not self.multi_label) + ["f1"] * (self.positive is not None)
+        return ["accuracy", "f1_macro", "f1_micro", *single_label]
+
+    @property
+    def primary_metric(self) -> str:
+        return "f1_micro" if self.multi_label else "accuracy"
 
     def fit(self, examples: Sequence[ClassificationExample]) -> "TextClassification":
         """With the sorted labels of the examples, class weights and special tokens; values set in the recipe are kept."""
@@ -103,8 +125,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[ClassificationExample]
     ) -> list[ClassificationPrediction | MultiLabelPrediction]:
         """Logits are averaged over windows first."""
-        rows = self.probabilities(average_windows(outputs, encoded, len(examples)))
-        return [self._to_prediction(row) for row in rows]
+        return self._predict(average_windows(outputs, encoded, len(examples)))
 
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """(examples, labels): softmax(logits / temperature), or a sigmoid per label if multi-label."""
@@ -132,19 +153,102 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         values = {name: float(scores_.METRICS[name](predicted_labels, gold_labels)) for name in names}
         return values | ({"f1": float(scores_.f1(predicted_labels, gold_labels, self.positive))} if self.positive else {})
 
+    def compute_metric_results(
+        self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]
+    ) -> dict[str, MetricResult]:
+        if self.multi_label:
+            matrices = self.label_matrices(predictions, examples)
+            multi_label = {
+                "accuracy": scores_.subset_accuracy,
+                "f1_macro": scores_.f1_macro_multi_label,
+                "f1_micro": scores_.f1_micro_multi_label,
+            }
+            return {name: MetricResult(metric, *matrices) for name, metric in multi_label.items()}
+        label2id = {label: i for i, label in enumerate(self.labels)}
+        predicted_ids = np.array([label2id[prediction.label] for prediction in predictions])
+        gold_ids = np.array([label2id[self._require_label(example)] for example in examples])
+        metrics = {name: scores_.METRICS[name] for name in ("accuracy", "f1_macro", "f1_micro", "matthews")}
+        if self.positive:
+            metrics["f1"] = partial(scores_.f1, positive=label2id[self.positive])
+        return {name: MetricResult(metric, predicted_ids, gold_ids) for name, metric in metrics.items()}
+
+    def find_correct(self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]) -> NDArray[np.bool_]:
+        if self.multi_label:
+            predicted, gold = self.label_matrices(predictions, examples)
+            return (predicted == gold).all(-1)
+        return np.array([p.label == example.label for p, example in zip(predictions, examples, strict=True)], bool)
+
+    def find_mistakes(self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]) -> list[Mistake]:
+        mistakes = []
+        for prediction, example in zip(predictions, examples, strict=True):
+            gold, scores, label = set(self._split_labels(example)), prediction.scores, self._require_label(example)
+            if self.multi_label:
+                wrong, predicted = gold.symmetric_difference(prediction.labels), " | ".join(prediction.labels)
+                loss = sum(nll(scores[name] if name in gold else 1 - scores[name]) for name in self.labels)
+                confidence = max((abs(scores[name] - (name in gold)) for name in wrong), default=None)
+            else:
+                wrong, predicted = {prediction.label} - gold, prediction.label
+                loss, confidence = nll(scores[label]), prediction.score
+            if wrong:
+                gold_text, predicted = label or "no label", predicted or "no label"
+                texts = text_spans(example)
+                mistakes.append(Mistake("label", example.location, gold_text, predicted, confidence, loss, texts))
+        return mistakes
+
+    def label_pairs(
+        self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]
+    ) -> tuple[list[str], list[str], list[str]] | None:
+        """None if multi-label."""
+        if self.multi_label:
+            return None
+        return [p.label for p in predictions], [self._require_label(example) for example in examples], list(self.labels)
+
+    def label_counts(self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]) -> dict[str, MatchCounts]:
+        if not self.multi_label:
+            return super().label_counts(predictions, examples)
+        predicted, gold = self.label_matrices(predictions, examples)
+        table = zip((predicted & gold).sum(0), predicted.sum(0), gold.sum(0), strict=True)
+        return {label: MatchCounts(*map(int, row)) for label, row in zip(self.labels, table, strict=True)}
+
+    def majority_outputs(self, examples: Sequence[ClassificationExample]) -> NDArray[np.float64] | None:
+        """None if multi-label."""
+        return None if self.multi_label else log_frequencies(self.labels, [self._require_label(e) for e in examples])
+
+    def confidences(self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]) -> Confidences:
+        """In multi-label tasks every (example, label) pair counts as one binary prediction."""
+        probs = np.array([list(prediction.scores.values()) for prediction in predictions])
+        if self.multi_label:
+            gold = self._multi_hot_labels(examples) > 0
+            return Confidences(probs.ravel(), gold.ravel(), np.where(gold, probs, 1 - probs).ravel())
+        label_ids = self._label_ids(examples)
+        return Confidences(probs.max(-1), probs.argmax(-1) == label_ids, probs[np.arange(len(probs)), label_ids])
+
+    def example_logits(self, outputs: ModelOutputs, encoded: EncodedExamples, num_examples: int) -> NDArray[np.float64]:
+        return average_windows(outputs, encoded, num_examples)
+
+    def uncalibrated_predictions(self, logits: NDArray[np.float64]) -> list[ClassificationPrediction | MultiLabelPrediction]:
+        return msgspec.structs.replace(self, temperature=1.0)._predict(logits)
+
+    def tune(
+        self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[ClassificationExample]
+    ) -> "TextClassification":
+        """With temperature and, if multi-label, threshold."""
+        logits = average_windows(outputs, encoded, len(examples))
+        return self.calibrate(logits, examples).tune_threshold(logits, examples)
+
+    def target_slices(self, examples: Sequence[ClassificationExample], tokenizer: Tokenizer) -> tuple[str, SliceMasks]:
+        """By label; in multi-label tasks an example is in the slice of each of its labels."""
+        if not self.multi_label:
+            return "label", group_masks(self._require_label(example) for example in examples)
+        gold = self._multi_hot_labels(examples) > 0
+        masks = sorted(((label, gold[:, i]) for i, label in enumerate(self.labels)), key=lambda named: -named[1].sum())
+        return "label", [*masks[:MAX_LABELS], ("no label", gold.sum(-1) == 0)]
+
     def label_matrices(
         self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Multi-label: predicted and gold labels, bool (examples, labels) each."""
         return self._predicted_matrix(predictions), self._multi_hot_labels(examples) > 0
-
-    def confusion_matrix(
-        self, predictions: Sequence[ClassificationPrediction], examples: Sequence[ClassificationExample]
-    ) -> NDArray[np.int64]:
-        """(labels, labels): gold labels in rows, predicted labels in columns."""
-        return scores_.confusion_matrix(
-            [p.label for p in predictions], [self._require_label(example) for example in examples], self.labels
-        )
 
     def calibrate(self, logits: NDArray[Any], examples: Sequence[ClassificationExample]) -> "TextClassification":
         """With the temperature that maximizes the likelihood of the labels, from logits (examples, labels) (Guo et al. 2017).
@@ -177,7 +281,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         weights = self.class_weights
         return None if weights is None else np.array([weights.get(label, 1.0) for label in self.labels], np.float32)
 
-    def _parse_row(self, row: ExampleRow) -> ClassificationExample:
+    def parse_row(self, row: ExampleRow) -> ClassificationExample:
         return ClassificationExample(**self._text_fields(row), label=self._read_label(row))
 
     def _targets(self, examples: Sequence[ClassificationExample]) -> NDArray[Any]:
@@ -226,6 +330,9 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     def _predicted_matrix(self, predictions: Sequence[Any]) -> NDArray[np.bool_]:
         return np.array([[label in prediction.labels for label in self.labels] for prediction in predictions], bool)
 
+    def _predict(self, logits: NDArray[Any]) -> list[ClassificationPrediction | MultiLabelPrediction]:
+        return [self._to_prediction(row) for row in self.probabilities(logits)]
+
     def _to_prediction(self, probabilities: NDArray[np.float64]) -> ClassificationPrediction | MultiLabelPrediction:
         scores = dict(zip(self.labels, probabilities.tolist(), strict=True))
         if self.multi_label:
@@ -240,6 +347,12 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
                 (num_examples - count) / count or 1.0 if self.multi_label else num_examples / (len(self.labels) * count)
             )
         return msgspec.structs.replace(self, class_weights=weights)
+
+
+def log_frequencies(labels: Sequence[str], observed: Sequence[str]) -> NDArray[np.float64]:
+    """(labels,) log of the relative frequency of each label."""
+    counts = Counter(observed)
+    return np.log([(counts[label] + 1e-9) / max(1, len(observed)) for label in labels])
 
 
 def _best_threshold(probabilities: NDArray[np.float64], labels: NDArray[np.bool_]) -> float:

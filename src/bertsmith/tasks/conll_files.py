@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..tokenization.tables import UTF8, LineReader, find_decoding_error
+from ..tokenization.tables import UTF8, LineReader, find_decoding_error, is_json
 from .base import Example
 from .special_tokens import TemplateFiller
-from .table_rows import SKIP_HINT, BadRow, ExampleRow, read_rows
+from .table_rows import SKIP_HINT, BadRow, ExampleRow, is_plain_text, read_rows
 
 _COMPRESSED_SUFFIXES, _JSON_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}, {".jsonl", ".ndjson", ".parquet"}
 _SPACES, _DOCSTART = re.compile(" +"), "-DOCSTART-"
@@ -35,6 +35,12 @@ class Sentence(Example):
     tokens: tuple[str, ...]
     tags: tuple[str, ...] | None = None
     document: str | None = None
+    text: str | None = None  # raw text that was split into the tokens; None: there is none
+
+    @property
+    def texts(self) -> list[str]:
+        """The tokens: Chinese ones are not joined by spaces."""
+        return list(self.tokens)
 
     @property
     def document_id(self) -> tuple[str, str] | None:
@@ -68,6 +74,14 @@ def read_sentences(
 def hide_tag_column(columns: Mapping[str, str]) -> dict[str, str]:
     """`columns` with the tag column pointing at the token column, so that a file without tags can be read."""
     return {**columns, "tags": columns.get("tokens", "0")}
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether a file has JSON lines; CoNLL files have any suffix."""
+    try:
+        return not is_plain_text(path) and is_json(path)
+    except UserError:
+        return False
 
 
 def is_conll(path: Path, labels: Collection[str], encoding: str = UTF8) -> bool:

@@ -1,6 +1,6 @@
 """Multiple choice: the best of several options for a context and an optional question (SWAG, RACE)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -12,9 +12,23 @@ from numpy.typing import NDArray
 from ..config import PosInt
 from ..errors import UserError
 from ..metrics import scores as scores_
+from ..metrics.results import MetricResult
 from ..tokenization.tables import SUPPORTED_FORMATS, UTF8, is_json
 from ..tokenization.tokenizer import Tokenizer
-from .base import EncodedExamples, Example, LongText, ModelOutputs, Prediction, TaskHeadType, average_windows, encode_pairs
+from .base import (
+    Confidences,
+    EncodedExamples,
+    Example,
+    LongText,
+    LossKind,
+    ModelOutputs,
+    Prediction,
+    RequestFields,
+    TaskHeadType,
+)
+from .mistakes import Mistake, TextSpan, nll, truncate_text
+from .sequences import average_windows, encode_pairs
+from .slicing import SliceMasks, group_masks
 from .special_tokens import TemplateTask
 from .table_rows import ExampleReader, ExampleRow, missing_label_error, read_examples
 
@@ -27,6 +41,11 @@ class MultipleChoiceExample(Example):
     options: tuple[str, ...]
     question: str | None = None
     label: int | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The context, and each option with the question."""
+        return [self.context, *(f"{self.question or ''} {option}" for option in self.options)]
 
 
 @dataclass(frozen=True)
@@ -60,6 +79,10 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
 
     head_type: ClassVar[TaskHeadType] = "text"
     num_outputs: ClassVar[int] = 1
+    loss: ClassVar[LossKind] = "choice"
+    metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
+    mistake_order: ClassVar[str] = "those whose correct option has the lowest probability"
+    groups_sequences: ClassVar[bool] = True
     text_slots: ClassVar[tuple[str, ...]] = ("context", "options")  # the question precedes the option
     global_segment: ClassVar[int | None] = 1  # the segment of question and option
 
@@ -69,7 +92,7 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
             raise UserError(
                 f"{path}: `options` is a list, which of the supported formats only .jsonl allows ({SUPPORTED_FORMATS})"
             )
-        return ExampleReader(path, read_examples(path, self._parse_row, self.columns, encoding=encoding), self.skip_bad)
+        return ExampleReader(path, read_examples(path, self.parse_row, self.columns, encoding=encoding), self.skip_bad)
 
     def fit(self, examples: Sequence[MultipleChoiceExample]) -> "MultipleChoice":
         """With its special tokens; checks that every example has a label."""
@@ -112,7 +135,49 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
             "accuracy": float(scores_.accuracy([prediction.choice for prediction in predictions], self._gold_labels(examples)))
         }
 
-    def _parse_row(self, row: ExampleRow) -> MultipleChoiceExample:
+    def compute_metric_results(
+        self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
+    ) -> dict[str, MetricResult]:
+        choices = np.array([prediction.choice for prediction in predictions])
+        return {"accuracy": MetricResult(scores_.accuracy, choices, self._gold_labels(examples))}
+
+    def find_correct(
+        self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
+    ) -> NDArray[np.bool_]:
+        return np.array([prediction.choice for prediction in predictions]) == self._gold_labels(examples)
+
+    def find_mistakes(
+        self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
+    ) -> list[Mistake]:
+        mistakes = []
+        for prediction, gold, example in zip(predictions, self._gold_labels(examples).tolist(), examples, strict=True):
+            if prediction.choice != gold:
+                texts = [[TextSpan(truncate_text(text))] for text in (example.context, example.question) if text]
+                answers = truncate_text(example.options[gold]), truncate_text(example.options[prediction.choice])
+                loss = nll(prediction.scores[gold])
+                mistakes.append(Mistake("option", example.location, *answers, prediction.score, loss, texts))
+        return mistakes
+
+    def confidences(
+        self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
+    ) -> Confidences:
+        pairs = list(zip(predictions, self._gold_labels(examples).tolist(), strict=True))
+        target_probs = np.array([prediction.scores[gold] for prediction, gold in pairs])
+        correct = np.array([prediction.choice == gold for prediction, gold in pairs])
+        return Confidences(np.array([max(prediction.scores) for prediction in predictions]), correct, target_probs)
+
+    def target_slices(self, examples: Sequence[MultipleChoiceExample], tokenizer: Tokenizer) -> tuple[str, SliceMasks]:
+        return "number of options", group_masks(f"{len(example.options)}" for example in examples)
+
+    def sequence_length(self, text_lengths: Sequence[int]) -> int:
+        context_length, *option_lengths = text_lengths
+        return context_length + max(option_lengths) + 3
+
+    def request_fields(self, names: Collection[str] = ()) -> RequestFields:
+        usage = 'model(context="It rains.", options=["wet", "dry"])'
+        return RequestFields(("context", "options"), ("question",), usage, text_lists=("options",))
+
+    def parse_row(self, row: ExampleRow) -> MultipleChoiceExample:
         options, label = row.require("options"), row.get("label")
         if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
             raise row.error("options is not a list of two or more texts")

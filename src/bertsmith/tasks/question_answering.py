@@ -4,7 +4,7 @@ A long context is split into overlapping windows; `best_spans` picks the best sp
 (Devlin et al. 2019, sections 4.2 and 4.3).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,91 +15,18 @@ from numpy.typing import NDArray
 
 from ..config import PosInt
 from ..errors import UserError
+from ..metrics.results import MetricResult, mean_result, ratio_result
 from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer, replace_surrogates
-from .base import EncodedExamples, ModelOutputs, Prediction, TaskHeadType, encode_texts, max_context_window, sliding_windows
+from .answer_spans import QaWindow, ScoredSpan, best_spans, find_token_span
+from .base import Confidences, EncodedExamples, LossKind, ModelOutputs, Prediction, RequestFields, TaskHeadType
+from .mistakes import Mistake, TextSpan, highlight_passage
 from .scorers import cmrc, squad
+from .sequences import encode_texts, max_context_window, sliding_windows
+from .slicing import SliceMasks, count_masks
 from .special_tokens import TemplateTask
 from .squad_files import QuestionAnsweringExample, read_questions
-from .table_rows import ExampleReader
-
-
-@dataclass(frozen=True)
-class QaWindow:
-    """Window of the context in one sequence: where it starts, and offsets and max-context flag of its tokens."""
-
-    context_start: int  # position of the first context token in the sequence
-    offsets: NDArray[np.int64]  # (tokens, 2) characters of each token in the whole context
-    is_max_context: NDArray[np.bool_]  # (tokens,) no other window gives the token more context
-
-
-@dataclass(frozen=True)
-class ScoredSpan:
-    """Characters [start, end) of the context; `score` is the log probability of the span in its window."""
-
-    score: float
-    start: int
-    end: int
-
-
-def best_spans(
-    windows: Sequence[QaWindow], logits: Sequence[NDArray[Any]], max_answer_length: int, n_best_size: int
-) -> tuple[list[ScoredSpan], float]:
-    """Up to `n_best_size` different spans, best first, and the null score: the lowest log P(no answer) of all windows.
-
-    `logits` are (length, 2) per window. Span score: log softmax of the start logits + log softmax of the end logits, each
-    over the context tokens and [CLS], which stands for no answer in this window. Starts are limited to max-context tokens.
-    """
-    spans, null_scores = list[ScoredSpan](), list[float]()
-    for window, window_logits in zip(windows, logits, strict=True):
-        log_probs = _log_softmax(
-            np.asarray(window_logits, np.float64)[np.r_[0, window.context_start : window.context_start + len(window.offsets)]]
-        )
-        null_scores.append(float(log_probs[0].sum()))
-        spans += _window_spans(window, log_probs[1:], max_answer_length, n_best_size)
-    best: dict[tuple[int, int], ScoredSpan] = {}
-    for span in sorted(spans, key=lambda span: -span.score):
-        best.setdefault((span.start, span.end), span)
-    return list(best.values())[:n_best_size], min(null_scores, default=0.0)
-
-
-def find_token_span(offsets: NDArray[np.int64], start: int, end: int) -> tuple[int, int] | None:
-    """First and last token that overlap the characters [start, end); None if no token does."""
-    tokens = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < end))
-    return (int(tokens[0]), int(tokens[-1])) if len(tokens) else None
-
-
-def _window_spans(
-    window: QaWindow, log_probs: NDArray[np.float64], max_answer_length: int, n_best_size: int
-) -> list[ScoredSpan]:
-    """The best spans of at most `max_answer_length` tokens, over all pairs of start and end."""
-    starts, ends = (
-        np.where(window.is_max_context, log_probs[:, 0], -np.inf),
-        np.append(log_probs[:, 1], np.full(max_answer_length - 1, -np.inf)),
-    )
-    if not len(starts):
-        return []
-    scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, max_answer_length)  # (start, length - 1)
-    flat_scores = scores.ravel()
-    top = (
-        np.argpartition(-flat_scores, n_best_size - 1)[:n_best_size]
-        if len(flat_scores) > n_best_size
-        else np.arange(len(flat_scores))
-    )
-    top = top[np.isfinite(flat_scores[top])]
-    return [
-        ScoredSpan(
-            float(flat_scores[index]),
-            int(window.offsets[index // max_answer_length, 0]),
-            int(window.offsets[index // max_answer_length + index % max_answer_length, 1]),
-        )
-        for index in top[np.argsort(-flat_scores[top], kind="stable")]
-    ]
-
-
-def _log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    shifted = logits - logits.max(0)
-    return shifted - np.log(np.exp(shifted).sum(0))
+from .table_rows import ExampleReader, ExampleRow
 
 
 @dataclass(frozen=True)
@@ -167,8 +94,16 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
 
     head_type: ClassVar[TaskHeadType] = "span"
     num_outputs: ClassVar[int] = 2
+    loss: ClassVar[LossKind] = "span"
+    primary_metric: ClassVar[str] = "f1"
+    mistake_order: ClassVar[str] = "wrong answers with the highest confidence"
     text_slots: ClassVar[tuple[str, ...]] = ("question", "context")
     global_segment: ClassVar[int | None] = 0  # the question
+
+    @property
+    def metric_names(self) -> list[str]:
+        subsets = [f"{side}_{name}" for side in ("has_answer", "no_answer") for name in ("exact", "f1")]
+        return ["exact", "f1", *(subsets if self.no_answer else ())]
 
     def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[QuestionAnsweringExample]:
         return ExampleReader(path, read_questions(path, self.no_answer, self.fill_template, encoding), self.skip_bad)
@@ -260,6 +195,74 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
             "best_f1": best_f1,
             "best_f1_threshold": f1_threshold,
         }
+
+    def compute_metric_results(
+        self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
+    ) -> dict[str, MetricResult]:
+        exact, f1 = self.per_example_scores(predictions, examples)
+        results = {"exact": mean_result(exact), "f1": mean_result(f1)}
+        has_answer = np.array([bool(example.answers) for example in examples])
+        for kind, mask in (("has_answer", has_answer), ("no_answer", ~has_answer)) if self.no_answer else ():
+            if mask.any():
+                results[f"{kind}_exact"] = ratio_result(exact * mask, mask)
+                results[f"{kind}_f1"] = ratio_result(f1 * mask, mask)
+        return results
+
+    def is_labeled(self, example: QuestionAnsweringExample) -> bool:
+        return example.answers is not None
+
+    def check_scorable(self, examples: Sequence[QuestionAnsweringExample], path: str) -> None:
+        """Any answered questions can be evaluated."""
+
+    def tune(
+        self, outputs: ModelOutputs, encoded: EncodedExamples, examples: Sequence[QuestionAnsweringExample]
+    ) -> "QuestionAnswering":
+        return self.tune_threshold(self.decode(outputs, encoded, examples), examples)
+
+    def find_correct(
+        self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
+    ) -> NDArray[np.bool_]:
+        return self.per_example_scores(predictions, examples)[0] == 1
+
+    def find_mistakes(
+        self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
+    ) -> list[Mistake]:
+        mistakes = []
+        f1_scores = self.per_example_scores(predictions, examples)[1]
+        for prediction, example, f1 in zip(predictions, examples, f1_scores, strict=True):
+            if f1 < 1:
+                answer, answers = prediction.answer, example.answers or ()
+                kind = "missed" if not answer else "spurious" if not answers else "partial match" if f1 else "wrong"
+                passage = highlight_passage(
+                    example.context, example.span, (prediction.start, prediction.end) if answer else None
+                )
+                gold = " / ".join(dict.fromkeys(answers)) or "no answer"
+                loss, texts = float(1 - f1) * prediction.score, [[TextSpan(example.question)], passage]
+                mistakes.append(Mistake(kind, example.location, gold, answer or "no answer", prediction.score, loss, texts))
+        return mistakes
+
+    def confidences(
+        self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
+    ) -> Confidences:
+        scores = np.clip([prediction.score for prediction in predictions], 0, 1)
+        return Confidences(scores, self.per_example_scores(predictions, examples)[0])
+
+    def target_slices(self, examples: Sequence[QuestionAnsweringExample], tokenizer: Tokenizer) -> tuple[str, SliceMasks]:
+        """By the length of the first gold answer in tokens."""
+        lengths = [len(ids) for ids in encode_texts([(example.answers or ("",))[0] for example in examples], tokenizer)]
+        slices = {"no answer": 0, "1–2 tokens": 2, "3–5 tokens": 5, "6–10 tokens": 10, "more than 10 tokens": np.inf}
+        return "length of the answer", count_masks(lengths, list(slices.items()))
+
+    def request_fields(self, names: Collection[str] = ()) -> RequestFields:
+        usage = 'model(question="Who sings?", context="She sings.")'
+        return RequestFields(("question", "context"), (), usage)
+
+    def parse_row(self, row: ExampleRow) -> QuestionAnsweringExample:
+        question, context = (replace_surrogates(row.require(name)) for name in ("question", "context"))
+        return QuestionAnsweringExample(question=question, context=context, special_tokens=self.fill_template(row.get_cell))
+
+    def read_requests(self, path: Path, encoding: str = UTF8) -> ExampleReader[QuestionAnsweringExample]:
+        return ExampleReader(path, read_questions(path, None, self.fill_template, encoding))
 
     def per_example_scores(
         self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]

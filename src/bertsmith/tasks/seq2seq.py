@@ -4,7 +4,7 @@ Metrics are BLEU, chrF, ROUGE and exact match; `TextDecoder` turns generated ids
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -13,12 +13,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import PosInt, Probability, Variant
+from ..config import PosInt, Probability
 from ..metrics import scores as scores_
+from ..metrics.results import MetricResult, mean_result
 from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
-from .base import EncodedExamples, Example, ModelOutputs, Prediction, TaskHeadType, encode_texts
+from .base import EncodedExamples, Example, ModelOutputs, Prediction, RequestFields, Task, TaskHeadType
+from .mistakes import Mistake, text_spans, truncate_text
 from .scorers.rouge import rouge_scores
+from .sequences import encode_texts
 from .table_rows import ExampleReader, ExampleRow, missing_label_error, read_examples
 
 # Han characters, kana and full-width punctuation: decoding WordPiece puts spaces around each, which Chinese text does not have.
@@ -47,7 +50,7 @@ class Seq2SeqPrediction(Prediction):
     generated_text: str
 
 
-class Seq2Seq(Variant, frozen=True, tag="generate"):
+class Seq2Seq(Task, frozen=True, tag="generate"):
     num_beams: Annotated[PosInt, "beam size; 1: greedy decoding"] = 4
     length_penalty: Annotated[float, LENGTH_PENALTY_HELP] = 1.0
     length_penalty_type: Annotated[LengthPenaltyType, LENGTH_PENALTY_TYPE_HELP] = "power"
@@ -58,12 +61,20 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
     columns: Annotated[dict[str, str], "column names of source and target in the files"] = msgspec.field(default_factory=dict)
     skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping with an error"] = False
 
-    head_type: ClassVar[TaskHeadType] = "text"
+    head_type: ClassVar[TaskHeadType] = "lm"
     num_outputs: ClassVar[int] = 0  # token by token, by the language modeling head
+    metric_names: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "rouge1", "rouge2", "rougeL", "exact", "same_length")
+    mistake_order: ClassVar[str] = "those with the lowest ROUGE-L"
+    label_fields: ClassVar[tuple[str, ...]] = ("target",)
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "features": "which has no task head to read them",
+        **dict.fromkeys(("aux_lm_weight", "rdrop"), "which has no task head"),
+        "adversary": "where it would perturb the source texts alone",
+    }
 
     def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[Seq2SeqExample]:
         """Rows of .tsv, .csv or .jsonl, with or without `target`; or a .txt with one source per line."""
-        return ExampleReader(path, read_examples(path, self._parse_row, self.columns, encoding=encoding), self.skip_bad)
+        return ExampleReader(path, read_examples(path, self.parse_row, self.columns, encoding=encoding), self.skip_bad)
 
     def fit(self, examples: Sequence[Seq2SeqExample]) -> "Seq2Seq":
         """Unchanged; checks that every example has a target."""
@@ -110,6 +121,36 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         scores["chrf"] = scores_.chrf(predicted, gold)
         return scores | {name: float(values.mean()) for name, values in self.per_example_scores(predictions, examples).items()}
 
+    def compute_metric_results(
+        self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
+    ) -> dict[str, MetricResult]:
+        """All metrics but chrF, whose per-sentence statistics sacreBLEU does not expose."""
+        counts = scores_.bleu_counts(*self.comparison_texts(predictions, examples), self.bleu_tokenizer)
+        means = {name: mean_result(values) for name, values in self.per_example_scores(predictions, examples).items()}
+        return {"bleu": MetricResult(scores_.bleu_from_counts, counts, np.zeros(len(counts))), **means}
+
+    def check_scorable(self, examples: Sequence[Seq2SeqExample], path: str) -> None:
+        """Also computes the metrics of one example: the package of a metric may be missing."""
+        self.fit(examples)
+        self.compute_metrics([Seq2SeqPrediction(str(examples[0].target))], examples[:1])
+
+    def find_correct(self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]) -> NDArray[np.bool_]:
+        return self.per_example_scores(predictions, examples)["exact"] == 1
+
+    def find_mistakes(self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]) -> list[Mistake]:
+        """Outputs that are not an exact match, by 1 - ROUGE-L."""
+        scores, mistakes = self.per_example_scores(predictions, examples), []
+        rows = zip(predictions, examples, scores["rougeL"], scores["exact"], strict=True)
+        for prediction, example, rouge_l, exact in rows:
+            if not exact:
+                texts = truncate_text(str(example.target)), truncate_text(prediction.generated_text)
+                loss = float(1 - rouge_l)
+                mistakes.append(Mistake("text", example.location, *texts, None, loss, text_spans(example)))
+        return mistakes
+
+    def request_fields(self, names: Collection[str] = ()) -> RequestFields:
+        return RequestFields(("text",), (), 'model("a source text")')
+
     def per_example_scores(
         self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
     ) -> dict[str, NDArray[np.float64]]:
@@ -130,7 +171,7 @@ class Seq2Seq(Variant, frozen=True, tag="generate"):
         predicted, gold = [prediction.generated_text for prediction in predictions], self._target_texts(examples)
         return ([text.lower() for text in predicted], [text.lower() for text in gold]) if self.lowercase else (predicted, gold)
 
-    def _parse_row(self, row: ExampleRow) -> Seq2SeqExample:
+    def parse_row(self, row: ExampleRow) -> Seq2SeqExample:
         is_plain_text = "source" not in self.columns and row.get("source") is None and row.get("text") is not None
         target = row.get_text("target") if row.get("target") is not None else None
         text = row.get_text("text" if is_plain_text else "source")

@@ -1,6 +1,6 @@
 """Text similarity: cosine similarity of sentence embeddings (Sentence-BERT, SimCSE), and semantic search with them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -9,12 +9,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import PosFloat, PosInt, Variant
+from ..config import PosFloat, PosInt
 from ..errors import UserError
 from ..metrics import scores as scores_
+from ..metrics.results import MetricResult
 from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
-from .base import EncodedExamples, Example, ModelOutputs, Prediction, TaskHeadType, encode_pairs
+from .base import EncodedExamples, Example, ModelOutputs, Prediction, RequestFields, Task, TaskHeadType
+from .mistakes import Mistake, rank_errors, text_spans
+from .sequences import encode_pairs
 from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, missing_label_error, read_examples
 
 Pooling = Literal["mean", "cls"]
@@ -39,7 +42,7 @@ class SimilarityPrediction(Prediction):
     score: float
 
 
-class TextSimilarity(Variant, frozen=True, tag="similar"):
+class TextSimilarity(Task, frozen=True, tag="similar"):
     pooling: Annotated[Pooling, "sentence embedding: mean of the token vectors, or the vector of [CLS]"] = "mean"
     temperature: Annotated[PosFloat, "temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"] = 0.05
     scale: Annotated[tuple[float, float] | None, "scores that map to cosine 0 and 1; by default the range of data.train"] = None
@@ -52,12 +55,24 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
     )
     skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping with an error"] = False
 
-    head_type: ClassVar[TaskHeadType] = "text"
-    num_outputs: ClassVar[int] = 0  # predictions are computed from the pooled vectors
+    head_type: ClassVar[TaskHeadType] = "embedding"
+    num_outputs: ClassVar[int] = 0
+    metric_names: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
+    mistake_order: ClassVar[str] = "those with the largest rank difference"
+    groups_sequences: ClassVar[bool] = True
+    label_fields: ClassVar[tuple[str, ...]] = ("score", "negative")
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "features": "which has no task head to read them (set task.pooling instead)",
+        **dict.fromkeys(("aux_lm_weight", "rdrop", "train.gradual_unfreezing"), "which has no task head"),
+    }
+
+    @property
+    def embedding_options(self) -> dict[str, Any]:
+        return {"long_text": self.long_text, "stride": self.doc_stride}
 
     def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[SimilarityExample]:
         """Rows of .tsv, .csv or .jsonl, pairs or single texts, with or without scores; or a .txt with one text per line."""
-        examples = read_examples(path, self._parse_row, self.columns, encoding=encoding)
+        examples = read_examples(path, self.parse_row, self.columns, encoding=encoding)
         is_plain = is_plain_text(path)
         return ExampleReader(
             path,
@@ -128,7 +143,35 @@ class TextSimilarity(Variant, frozen=True, tag="similar"):
         scores, gold = np.array([prediction.score for prediction in predictions]), self._gold_scores(examples)
         return {name: float(scores_.METRICS[name](scores, gold)) for name in ("spearman", "pearson")}
 
-    def _parse_row(self, row: ExampleRow) -> SimilarityExample:
+    def compute_metric_results(
+        self, predictions: Sequence[SimilarityPrediction], examples: Sequence[SimilarityExample]
+    ) -> dict[str, MetricResult]:
+        scores, gold = np.array([prediction.score for prediction in predictions]), self._gold_scores(examples)
+        return {name: MetricResult(scores_.METRICS[name], scores, gold) for name in self.metric_names}
+
+    def check_scorable(self, examples: Sequence[SimilarityExample], path: str) -> None:
+        if any(example.score is None for example in examples):
+            raise UserError(f"{path} cannot be used for evaluation: every example needs a score")
+        self.fit(examples)
+
+    def find_mistakes(
+        self, predictions: Sequence[SimilarityPrediction], examples: Sequence[SimilarityExample]
+    ) -> list[Mistake]:
+        """Every prediction, by its difference of ranks, since cosines and gold scores are on different scales."""
+        predicted, gold = np.array([prediction.score for prediction in predictions]), self._gold_scores(examples)
+        errors = rank_errors(scores_.average_ranks(predicted), scores_.average_ranks(gold))
+        return [
+            Mistake("rank", example.location, f"{g:.4g}", f"{p:.4g}", None, float(error), text_spans(example))
+            for p, g, error, example in zip(predicted, gold, errors, examples, strict=True)
+        ]
+
+    def sequence_length(self, text_lengths: Sequence[int]) -> int:
+        return max(text_lengths) + 2
+
+    def request_fields(self, names: Collection[str] = ()) -> RequestFields:
+        return RequestFields(("text", "text_b"), (), 'model("a fine film", "a good film")')
+
+    def parse_row(self, row: ExampleRow) -> SimilarityExample:
         score = row.get_number("score")
         is_pair = score is not None or "text_b" in self.columns or row.get("text_b") is not None
         second = row.get_text("text_b") if is_pair else None

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, ClassVar, Protocol
 
-from ..config import Variant
 from ..errors import UserError
 from ..tokenization.tokenizer import SPECIAL_TOKEN_ALIASES, SPECIAL_TOKENS, Tokenizer
+from .base import Task
 
 TemplateFiller = Callable[[Callable[[str], str]], tuple[str, ...]]  # special tokens of a row, given a function column -> value
 
@@ -50,7 +50,7 @@ class HasSpecialTokens(Protocol):
         """Special tokens of the example, in the order of the template; empty for a text that does not come from a row."""
 
 
-class TemplateTask(Variant, frozen=True):
+class TemplateTask(Task, frozen=True):
     """A task whose sequences may contain special tokens from a template; plain text never tokenizes to them.
 
     The template lists the texts of a sequence in order; a special token is inserted before the text it precedes, or at the
@@ -63,7 +63,6 @@ class TemplateTask(Variant, frozen=True):
     special_tokens: Annotated[tuple[str, ...], "special tokens of the template (set by training, from data.train)"] = ()
 
     text_slots: ClassVar[tuple[str, ...]] = ("text", "text_b")  # names of the texts of a sequence, in order
-    global_segment: ClassVar[int | None] = None  # token type with global attention (besides [CLS]) in Longformer
 
     def fill_template(self, get_value: Callable[[str], str]) -> tuple[str, ...]:
         """Special tokens of a row, given a function column -> value."""

@@ -27,6 +27,10 @@ class QuestionAnsweringExample(Example):
     span: tuple[int, int] | None = None  # characters [start, end) of the first answer found in the context
 
     @property
+    def texts(self) -> list[str]:
+        return [self.question, self.context]
+
+    @property
     def location(self) -> str:
         return f"{self.source}, question {self.id}" if self.source else "a question"
 

@@ -1,6 +1,6 @@
 """Base class of tasks on a text or a pair of texts with one label (classification, regression)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
@@ -20,11 +20,10 @@ from .base import (
     JointPair,
     LongText,
     PairEncoding,
+    RequestFields,
     TaskHeadType,
-    TextWindow,
-    encode_pairs,
-    expand_to_rows,
 )
+from .sequences import TextWindow, encode_pairs, expand_to_rows
 from .special_tokens import SpecialTokenIds, TemplateTask
 from .table_rows import ExampleReader, ExampleRow, missing_label_error, read_examples
 
@@ -44,7 +43,7 @@ T = TypeVar("T", bound=LabeledExample[Any])
 
 
 class TextPairTask(TemplateTask, Generic[T], frozen=True):
-    """A task with one row of outputs per text or pair; subclasses define `_parse_row` and `_targets`."""
+    """A task with one row of outputs per text or pair; subclasses define `parse_row` and `_targets`."""
 
     pair: Annotated[
         PairEncoding,
@@ -65,7 +64,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
 
     def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[T]:
         """Examples of .tsv, .csv or .jsonl; the label is None if the file has none."""
-        return ExampleReader(path, read_examples(path, self._parse_row, self.columns, self.hex, encoding), self.skip_bad)
+        return ExampleReader(path, read_examples(path, self.parse_row, self.columns, self.hex, encoding), self.skip_bad)
 
     def encode(self, examples: Sequence[T], tokenizer: Tokenizer, max_length: int) -> EncodedExamples:
         """One sequence per text or pair (two with pair=cross or both), or its windows.
@@ -84,7 +83,12 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
             return encoded
         return replace(encoded, targets={"label": expand_to_rows(self._targets(examples), encoded)})
 
-    def _parse_row(self, row: ExampleRow) -> T:
+    def request_fields(self, names: Collection[str] = ()) -> RequestFields:
+        """`text_b` is required if the task was fine-tuned on pairs."""
+        required = ("text", "text_b") if "text_b" in self.columns else ("text",)
+        return RequestFields(required, ("text_b",), 'model("a fine film")')
+
+    def parse_row(self, row: ExampleRow) -> T:
         raise NotImplementedError
 
     def _targets(self, examples: Sequence[T]) -> NDArray[Any]:

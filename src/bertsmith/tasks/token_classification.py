@@ -4,39 +4,48 @@ The first subword of a token carries its label (Devlin et al. 2019, section 5.3)
 `document_context` adds the surrounding sentences of the document; decoding can be constrained by the tag scheme and a CRF.
 """
 
-import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import chain, groupby, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Regex, pre_tokenizers
 
 from ..config import NonNegInt
 from ..errors import UserError
+from ..metrics.results import MetricResult, f1_result, ratio_result
 from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
-from .base import EncodedExamples, ModelOutputs, Prediction, TaskHeadType, encode_texts, max_context_window, sliding_windows
-from .conll_files import Sentence, read_sentences
-from .scorers.conlleval import Entity, are_span_tags, entity_scores, get_entities, split_tag, tag_accuracy
+from .base import EncodedExamples, LossKind, ModelOutputs, Prediction, RequestFields, TaskHeadType
+from .classification import log_frequencies
+from .conll_files import Sentence, hide_tag_column, is_conll, is_json_lines, read_sentences
+from .entity_mistakes import count_entity_mistakes, find_sentence_mistakes
+from .mistakes import Mistake
+from .scorers.conlleval import (
+    Entity,
+    MatchCounts,
+    are_span_tags,
+    count_matches,
+    entity_scores,
+    get_entities,
+    split_tag,
+    tag_accuracy,
+)
+from .sequences import max_context_window, sliding_windows
+from .slicing import SliceMasks, count_masks
 from .special_tokens import NO_SPECIAL_TOKENS, TemplateTask
-from .table_rows import ExampleReader
+from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, read_examples
 from .tag_schemes import TagScheme, detect_scheme, tag_marginals, transition_mask, viterbi_decode
+from .words import TokenSubwords, document_context, document_keys, encode_words, join_tokens, sentence_from_text
 
-TokenSubwords = list[list[int]]  # subword ids of each token of a sentence
 IGNORE_INDEX = -100  # target of a subword without a label, ignored by the loss
 OUTSIDE = "O"
 
 IntArray = NDArray[np.int64]
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
-_HAN = Regex(r"\p{Han}")
-_PRE_TOKENIZER = pre_tokenizers.Sequence([pre_tokenizers.Split(_HAN, "isolated"), pre_tokenizers.BertPreTokenizer()])
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     skip_bad: Annotated[bool, "skip invalid sentences and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "token"
+    mistake_order: ClassVar[str] = "the sentences with most errors"
     text_slots: ClassVar[tuple[str, ...]] = ("tokens",)
 
     def __post_init__(self) -> None:
@@ -109,6 +119,16 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     @property
     def num_outputs(self) -> int:
         return len(self.labels)
+
+    @property
+    def loss(self) -> LossKind:
+        return "crf" if self.crf else "cross_entropy"
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Of entities, if the tags mark any; part-of-speech tags have only accuracy."""
+        entity_metrics = ["f1", "precision", "recall", *(f"f1.{entity_type}" for entity_type in self.entity_types)]
+        return [*(entity_metrics if are_span_tags(self.labels) else ()), "accuracy"]
 
     def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[Sentence]:
         return ExampleReader(path, read_sentences(path, self.columns, self.fill_template, encoding), self.skip_bad)
@@ -148,7 +168,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         )
         subwords = encode_words(examples, tokenizer)
         contexts = document_context(
-            subwords, _document_keys(examples), max_tokens, max_tokens if self.context is True else self.context
+            subwords, document_keys(examples), max_tokens, max_tokens if self.context is True else self.context
         )
         for index, (sentence, (left, right), special) in enumerate(zip(subwords, contexts, special_tokens, strict=True)):
             before, after = (
@@ -201,6 +221,122 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             metrics.setdefault(f"f1.{name}", 0.0)  # so that every file has the same metrics
         return {**metrics, "accuracy": tag_accuracy(predicted, gold)}
 
+    def compute_metric_results(
+        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+    ) -> dict[str, MetricResult]:
+        """Entities are counted per sentence once; a bootstrap resample then only sums counts."""
+        pairs = list(zip(*_tag_sequences(predictions, examples), strict=True))
+        num_correct = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs])
+        accuracy = ratio_result(num_correct, np.array([len(example.tokens) for example in examples]))
+        if not are_span_tags(sorted({*chain.from_iterable(gold for _, gold in pairs), *self.labels})):
+            return {"accuracy": accuracy}
+        spans = [(set(get_entities(predicted)), set(get_entities(gold))) for predicted, gold in pairs]
+        types = sorted({entity.type for pair in spans for entity in chain(*pair)} | set(self.entity_types))
+        total, *by_type = (_count_entities(spans, entity_type) for entity_type in (None, *types))
+        correct, predicted_count, gold_count = total
+        results = {
+            "f1": f1_result(*total),
+            "precision": ratio_result(correct, predicted_count),
+            "recall": ratio_result(correct, gold_count),
+        }
+        results |= {f"f1.{name}": f1_result(*counts) for name, counts in zip(types, by_type, strict=True) if name}
+        return {**results, "accuracy": accuracy}
+
+    def is_labeled(self, example: Sentence) -> bool:
+        return example.tags is not None
+
+    def check_scorable(self, examples: Sequence[Sentence], path: str) -> None:
+        """Refuse dev tags that break the training file's span scheme (BIO), with which entities could not be counted.
+
+        A tag that is merely absent from the training file is allowed: it counts as an error of the model.
+        """
+        new_tags = set(chain.from_iterable(example.tags or () for example in examples)) - set(self.labels)
+        invalid_tags = {tag for tag in new_tags if are_span_tags(self.labels) and not are_span_tags([*self.labels, tag])}
+        for example in examples if invalid_tags else []:
+            if invalid := [tag for tag in example.tags or () if tag in invalid_tags]:
+                raise UserError(f"{example.location}: tag {invalid[0]!r} does not follow the tagging scheme of the training "
+                               f"file, which has {self.labels[0]!r}; correct it, or use one scheme in both files")  # fmt: skip
+
+    def find_correct(
+        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+    ) -> NDArray[np.bool_]:
+        return np.array(
+            [predicted == gold for predicted, gold in zip(*_tag_sequences(predictions, examples), strict=True)], bool
+        )
+
+    def find_mistakes(
+        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+    ) -> list[Mistake]:
+        """One per wrong sentence, with its wrong spans highlighted."""
+        return [
+            Mistake("tags", row.location, row.gold, row.prediction, None, float(row.num_mistakes), [row.spans])
+            for row in find_sentence_mistakes(predictions, examples)
+        ]
+
+    def count_entity_mistakes(
+        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+    ) -> list[tuple[str, str, int]]:
+        return count_entity_mistakes(predictions, examples)
+
+    def label_pairs(
+        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Of all tokens."""
+        predicted, gold = (list(chain.from_iterable(tags)) for tags in _tag_sequences(predictions, examples))
+        return predicted, gold, sorted({*predicted, *gold})
+
+    def label_counts(
+        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+    ) -> dict[str, MatchCounts]:
+        """Of entity types, where tags mark entities."""
+        predicted, gold = _tag_sequences(predictions, examples)
+        if not are_span_tags(sorted({*chain.from_iterable(gold), *self.labels})):
+            return super().label_counts(predictions, examples)
+        return {name: counts for name, counts in count_matches(predicted, gold).items() if name}
+
+    def majority_outputs(self, examples: Sequence[Sentence]) -> NDArray[np.float64]:
+        return log_frequencies(self.labels, [tag for example in examples for tag in example.tags or ()])
+
+    def target_slices(self, examples: Sequence[Sentence], tokenizer: Tokenizer) -> tuple[str, SliceMasks]:
+        counts = [len(get_entities(example.tags or ())) for example in examples]
+        slices = {"none": 0, "one": 1, "two or three": 3, "four or more": np.inf}
+        return "number of entities", count_masks(counts, list(slices.items()))
+
+    def sequence_length(self, text_lengths: Sequence[int]) -> int:
+        """The texts of an example are its tokens."""
+        return sum(text_lengths) + 2
+
+    def request_fields(self, names: Collection[str] = ()) -> RequestFields:
+        """A raw text, or its tokens."""
+        usage = 'model("Ada was here") or model(tokens=["Ada", "was", "here"])'
+        return RequestFields(("tokens",) if "tokens" in names else ("text",), ("tokens",), usage, text_lists=("tokens",))
+
+    def parse_row(self, row: ExampleRow) -> Sentence:
+        """A row with `tokens`, or with a raw `text` to be split into tokens; a line of a .txt is a raw text."""
+        special_tokens = self.fill_template(row.get_cell)
+        if row.get("tokens") is None and isinstance(text := row.get("text"), str):
+            return replace(sentence_from_text(text)[0], text=text, id=row.id, special_tokens=special_tokens)
+        if not isinstance(tokens := row.require("tokens"), list) or not all(isinstance(token, str) for token in tokens):
+            raise row.error("tokens is not a list of texts")
+        location: dict[str, Any] = {"source": str(row.path), "line": row.line, "id": row.id}
+        return Sentence(tokens=tuple(tokens), special_tokens=special_tokens, **location)
+
+    def read_requests(self, path: Path, encoding: str = UTF8) -> ExampleReader[Sentence]:
+        """Rows of .jsonl with `tokens` or `text`, raw texts, or CoNLL columns with or without tags."""
+        if is_json_lines(path) or (is_plain_text(path) and not is_conll(path, self.labels, encoding)):
+            return ExampleReader(path, read_examples(path, self._parse_file_row, self.columns, encoding=encoding))
+        sentences = read_sentences(path, hide_tag_column(self.columns), self.fill_template, encoding)
+        return ExampleReader(path, (row if isinstance(row, BadRow) else replace(row, tags=None) for row in sentences))
+
+    def to_answer(self, prediction: TokenClassificationPrediction, example: Sentence, top_k: int | None = None) -> Any:
+        """Entities with character offsets in the raw text, or in the joined tokens."""
+        if top_k is not None:
+            return prediction.to_answer(top_k)
+        return prediction.to_entities(*_text_with_offsets(example))
+
+    def input_texts(self, example: Sentence) -> dict[str, str]:
+        return {"text": _text_with_offsets(example)[0]}
+
     def max_context(self, max_length: int) -> int:
         """Maximum number of context subwords on each side of a sentence."""
         return max_length if self.context is True else min(self.context, max_length)
@@ -213,6 +349,11 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
     def transition_mask(self) -> NDArray[np.bool_] | None:
         """bool (labels + 1, labels + 1), in the layout of `transitions`: valid transitions; None if unconstrained."""
         return None if self.scheme == "any" or not self.constrained_decoding else transition_mask(self.labels, self.scheme)
+
+    def _parse_file_row(self, row: ExampleRow) -> Sentence:
+        """Consecutive rows with tokens and the same `document` form a document; a raw text has none."""
+        sentence = self.parse_row(row)
+        return sentence if sentence.text is not None else replace(sentence, document=str(row.get("document")))
 
     def _split_windows(self, subwords: TokenSubwords, max_tokens: int) -> list[tuple[list[int], TokenWindow]]:
         flat, counts = list(chain.from_iterable(subwords)), np.array([len(ids) for ids in subwords], np.int64)
@@ -267,93 +408,30 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         return [Entity(index, index + 1, tag) for index, tag in enumerate(tags) if tag != OUTSIDE]
 
 
-def sentence_from_text(text: str) -> tuple[Sentence, list[tuple[int, int]]]:
-    """A raw text as a sentence without document, and the characters [start, end) of each token.
-
-    Tokens are those of BERT's basic tokenizer: words, punctuation characters, Chinese characters.
-    """
-    clean = _SURROGATES.sub("\ufffd", text)  # same length, so that offsets stay valid
-    spans = [span for _, span in _PRE_TOKENIZER.pre_tokenize_str(clean)]
-    return Sentence(tokens=tuple(text[start:end] for start, end in spans)), spans
+def _text_with_offsets(sentence: Sentence) -> tuple[str, list[tuple[int, int]]]:
+    """The text of a sentence, and the characters [start, end) of each of its tokens."""
+    if sentence.text is None:
+        return join_tokens(sentence.tokens)
+    return sentence.text, sentence_from_text(sentence.text)[1]
 
 
-def join_tokens(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Tokens as one text, and the characters [start, end) of each: separated by spaces, but not between CJK characters."""
-    parts, offsets = list[str](), list[tuple[int, int]]()
-    position, previous = 0, ""
-    for token in tokens:
-        separator = "" if not parts or (_is_cjk(previous[-1:]) and _is_cjk(token[:1])) else " "
-        start = position + len(separator)
-        position = start + len(token)
-        parts += [separator, token]
-        offsets.append((start, position))
-        previous = token
-    return "".join(parts), offsets
+def _tag_sequences(
+    predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """(predicted, gold) tags of every sentence."""
+    return [prediction.tags for prediction in predictions], [example.tags or () for example in examples]
 
 
-def encode_words(examples: Sequence[Sentence], tokenizer: Tokenizer) -> list[TokenSubwords]:
-    """Subword ids of the tokens of each sentence; each distinct token is tokenized once."""
-    texts = [
-        _add_space_prefix(example.tokens) if tokenizer.has_space_prefixed_tokens else list(example.tokens)
-        for example in examples
-    ]
-    words = list(dict.fromkeys(chain.from_iterable(texts)))
-    word_to_ids = dict(zip(words, encode_texts(words, tokenizer), strict=True))
-    return [[word_to_ids[text] for text in sentence] for sentence in texts]
-
-
-def document_context(
-    sentences: Sequence[TokenSubwords], documents: Sequence[Hashable], max_tokens: int, max_context: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Context ids before and after each sentence: whole tokens of the same document, at most `max_context` ids per side.
-
-    Consecutive sentences with equal `documents` keys form a document. The tokens a sentence leaves of `max_tokens` are split
-    evenly between both sides, and what one side cannot use goes to the other.
-    """
-    groups = groupby(range(len(sentences)), documents.__getitem__)
-    for _, indices in groups:
-        yield from _context_in_document([sentences[index] for index in indices], max_tokens, max_context)
-
-
-def _context_in_document(
-    sentences: Sequence[TokenSubwords], max_tokens: int, max_context: int
-) -> Iterator[tuple[list[int], list[int]]]:
-    flat = list(chain.from_iterable(chain.from_iterable(sentences)))
-    token_starts = np.cumsum([0, *(len(ids) for tokens in sentences for ids in tokens)])
-    end = 0
-    for tokens in sentences:
-        start, end = end, end + sum(map(len, tokens))
-        left, right = _split_budget(
-            min(start, max_context), min(len(flat) - end, max_context), max(0, max_tokens - (end - start))
-        )
-        first = int(token_starts[np.searchsorted(token_starts, start - left)])
-        last = int(token_starts[np.searchsorted(token_starts, end + right, "right") - 1])
-        yield flat[first:start], flat[end:last]
-
-
-def _split_budget(available_before: int, available_after: int, budget: int) -> tuple[int, int]:
-    left = min(available_before, max(budget // 2, budget - available_after))
-    return left, min(available_after, budget - left)
-
-
-def _document_keys(examples: Sequence[Sentence]) -> list[Hashable]:
-    """Document key of each sentence; a sentence without a document gets its own."""
-    return [index if example.document_id is None else example.document_id for index, example in enumerate(examples)]
-
-
-def _add_space_prefix(tokens: Sequence[str]) -> list[str]:
-    """Tokens with the leading space that byte-level BPE expects, except next to CJK characters."""
-    pairs = pairwise(["", *tokens])
-    return [
-        f" {current}" if previous and not (_is_cjk(previous[-1]) or _is_cjk(current[:1])) else current
-        for previous, current in pairs
-    ]
+def _count_entities(
+    spans: Sequence[tuple[set[Entity], set[Entity]]], entity_type: str | None
+) -> tuple[IntArray, IntArray, IntArray]:
+    """(correct, predicted, gold) counts, each (sentences,), of one entity type or of all (None)."""
+    of_type = [tuple({e for e in side if entity_type in (None, e.type)} for side in pair) for pair in spans]
+    counts = [(len(predicted & gold), len(predicted), len(gold)) for predicted, gold in of_type]
+    table = np.array(counts, np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]
 
 
 def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
-
-
-def _is_cjk(character: str) -> bool:
-    return "\u2e80" <= character <= "\u9fff" or "\uf900" <= character <= "\uffef" or character >= "\U00020000"

@@ -16,13 +16,13 @@ from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_INDEX_FILE, save_weights
 from ...model.heads import LM_HEAD, PooledHeadConfig, SequenceHeadConfig, TokenHeadConfig
 from ...model.mixers import Longformer
 from ...model.model import Model
-from ...tasks import Seq2Seq, TaskConfig
+from ...tasks import TaskConfig
 from ...tokenization.tokenizer import Tokenizer
 from . import tokenizer as vocabulary
 from .config import check_head_activation, config_to_hf, detect_family, get_family, get_position_offset
 from .mapping import POSITION_EMBEDDINGS, SEGMENT_EMBEDDINGS, ConvertedModel, convert_from_hf, convert_to_hf, mlm_head_config
 from .names import FAMILIES, PAIR_HEADS, Architecture, Family
-from .tasks import HEAD_TYPES, task_to_hf
+from .tasks import export_head_type, task_to_hf
 from .weights import find_weight_files, read_weights
 
 EXTRA_TENSORS_FILE = "rest.safetensors"  # in our folder: tensors of the source that our model does not use, kept for export
@@ -88,7 +88,7 @@ def choose_target(model: Model, tokenizer: Tokenizer, record: CheckpointRecord) 
 def select_architecture(family: Family, model: Model, task: TaskConfig | None) -> Architecture:
     """The family's transformers class with the heads of the model."""
     heads = tuple(sorted(model.config.heads))
-    if model.decoder is not None or isinstance(task, Seq2Seq):
+    if model.decoder is not None or (task is not None and task.head_type == "lm"):
         raise UserError(f"this is a sequence-to-sequence model, which transformers' {family.model_type} does not support; "
                         "it can only "
                        "be stored as a bertsmith checkpoint")  # fmt: skip
@@ -96,7 +96,7 @@ def select_architecture(family: Family, model: Model, task: TaskConfig | None) -
         raise UserError(
             "this model has a head `task`, but its config.json has no task that defines the labels; fine-tune it again"
         )
-    architecture = family.find_architecture(heads, HEAD_TYPES.get(type(task)) if heads else None)
+    architecture = family.find_architecture(heads, export_head_type(task) if task is not None and heads else None)
     if architecture is None:
         known = sorted({head for architecture in family.architectures for head in architecture.heads})
         task_text = f" for {task.__struct_config__.tag}" if task is not None else ""

@@ -5,16 +5,13 @@ from typing import Any
 from ...errors import UserError
 from ...model.heads import SequenceHeadConfig, TokenHeadConfig
 from ...tasks import MultipleChoice, QuestionAnswering, TaskConfig, TextClassification, TextRegression, TokenClassification
+from ...tasks.base import LossKind
 from .names import Architecture, Family, HeadType
 
-HEAD_TYPES: dict[type, HeadType] = {
-    TextClassification: "text",
-    TextRegression: "text",
-    TokenClassification: "token",
-    QuestionAnswering: "span",
-    MultipleChoice: "choice",
-}
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+PROBLEM_TYPE_OF_LOSS: dict[LossKind, str] = dict(
+    zip(("mse", "cross_entropy", "binary_cross_entropy"), PROBLEM_TYPES, strict=True)
+)
 # How ElectraForMultipleChoice pools a sequence; other values are a model that we do not have.
 ELECTRA_SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
 
@@ -38,6 +35,13 @@ def task_from_hf(architecture: Architecture, config: dict[str, Any], num_outputs
     return TextClassification(labels=_read_labels(config, num_outputs, source), multi_label=problem_type == PROBLEM_TYPES[2])
 
 
+def export_head_type(task: TaskConfig) -> HeadType | None:
+    """The kind of transformers' head for a task; None if it has none."""
+    if task.head_type == "embedding" or task.head_type == "lm":
+        return None
+    return "choice" if task.loss == "choice" else task.head_type
+
+
 def head_from_hf(
     family: Family, architecture: Architecture, config: dict[str, Any], num_outputs: int
 ) -> SequenceHeadConfig | TokenHeadConfig:
@@ -52,13 +56,11 @@ def head_from_hf(
 def task_to_hf(task: TaskConfig, architecture: Architecture, head_dropout: float, hidden_dropout: float) -> dict[str, Any]:
     """Keys of config.json for a task: id2label, label2id, problem_type, and the head's dropout if it has a key of its own."""
     values: dict[str, Any] = {}
-    if isinstance(task, TextClassification | TokenClassification):
-        values["id2label"] = {str(number): label for number, label in enumerate(task.labels)}
-        values["label2id"] = {label: number for number, label in enumerate(task.labels)}
-    if isinstance(task, TextRegression):
-        values |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "problem_type": PROBLEM_TYPES[0]}
-    if isinstance(task, TextClassification):
-        values["problem_type"] = PROBLEM_TYPES[2 if task.multi_label else 1]
+    if labels := task.labels or (("LABEL_0",) if task.loss == "mse" else ()):
+        values["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        values["label2id"] = {label: number for number, label in enumerate(labels)}
+    if task.head_type == "text" and task.loss in PROBLEM_TYPE_OF_LOSS:
+        values["problem_type"] = PROBLEM_TYPE_OF_LOSS[task.loss]
     no_own_key = architecture.dropout_key in (None, "dropout", "hidden_dropout_prob") or (
         architecture.dropout_key == "classifier_dropout" and head_dropout == hidden_dropout
     )
