@@ -48,14 +48,10 @@ def _prepare_corpora(bench: BenchmarkInputs) -> tuple[Path, Path, dict[str, Any]
 
 def _train_nnlm(bench: BenchmarkInputs, train_corpus: Path, valid_corpus: Path) -> dict[str, Any]:
     direct = bench.options.get("direct", "true") == "true"
-    model = to_dict(
-        nnlm(
-            bench.int_option("order", 5),
-            bench.int_option("embedding_size", 60),
-            bench.int_option("intermediate_size", 100),
-            direct,
-        )
-    )
+    order, embedding_size = bench.int_option("order", 5), bench.int_option("embedding_size", 60)
+    intermediate_size = bench.int_option("intermediate_size", 100)
+    hidden_size = intermediate_size + (order - 1) * embedding_size * direct
+    model = to_dict(nnlm(order, hidden_size, embedding_size=embedding_size, intermediate_size=intermediate_size, direct=direct))
     model["hidden_dropout_prob"] = float(bench.options.get("dropout", 0.0))
     train = {
         "epochs": float(bench.options.get("epochs", 5)), "learning_rate": float(bench.options.get("learning_rate", 1e-3)),

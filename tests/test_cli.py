@@ -53,8 +53,16 @@ def test_cli_stage_help(capsys, name, argv):
     assert captured.out.endswith(f"`bertsmith {name} --help all` lists every key.\n")
 
 
-def test_cli_version(capsys):
-    assert cli.main(["--version"]) == 0 and capsys.readouterr().out == f"{__version__}\n"
+@pytest.mark.parametrize("word", ["--version", "-V", "version"])
+def test_cli_version(capsys, word):
+    assert cli.main([word]) == 0 and capsys.readouterr().out == f"{__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["finetune"], ["finetune", "task=tag"], ["pretrain", "all"]])
+def test_cli_help_as_a_command(capsys, argv):
+    assert cli.main(["help", *argv]) == 0
+    page = capsys.readouterr().out
+    assert cli.main([*argv[:1], "--help", *argv[1:]]) == 0 and capsys.readouterr().out == page
 
 
 @pytest.mark.parametrize(
@@ -62,7 +70,7 @@ def test_cli_version(capsys):
     [
         (["prepar"], "unknown stage 'prepar'; did you mean 'prepare'?"),
         (["qqq"], "unknown stage 'qqq'; choose from tokenizer, prepare"),
-        (["--jsn"], "unknown stage '--jsn'"),
+        (["--jsn"], "unknown option --jsn; usage: bertsmith STAGE"),
         (["prepare", "--jsn"], "unknown option --jsn"),
         (["prepare", "--workers=3"], "unknown option --workers=3; settings are written key=value"),
         (["prepare", "workrs=3"], "unknown key 'workrs'; did you mean 'workers'?"),
@@ -70,7 +78,25 @@ def test_cli_version(capsys):
         (["prepare", "language=fr"], "language = 'fr' is not valid; choose from en, zh"),
         (["prepare", "workers=1"], "texts is required: text files"),
         (["prepare", "absent.toml"], "there is no recipe file absent.toml"),
-        (["prepare", "workers"], "there is no recipe file workers; a recipe is a TOML file, settings are written key=value"),
+        (["prepare", "workers"], "unexpected argument 'workers'; settings are written key=value, without spaces around ="),
+        (["prepare", "workers", "=", "2"], "unexpected argument 'workers'; settings are written key=value, without spaces"),
+        (["prepare", "workers=", "2"], "unexpected argument '2'; settings are written key=value, without spaces around ="),
+        (
+            ["prepare", "texts=a.txt", "b.txt"],
+            "quotes around spaces ('texts=a.txt b.txt') and commas between the items of a list",
+        ),
+        (["prepare", "abc"], "unexpected argument 'abc'; settings are written key=value, and a recipe is a TOML file"),
+        (["prepare", "--out", "x"], "unknown option --out; settings are written key=value (out=...)"),
+        (["finetune", "--label-names=a"], "settings are written key=value (label_names=a)"),
+        (
+            ["finetune", "text-classification"],
+            "unexpected argument 'text-classification'; settings are written key=value: did you mean task=classify?",
+        ),
+        (["ner"], "unknown stage 'ner'; did you mean `bertsmith finetune task=tag`?"),
+        (["classify"], "did you mean `bertsmith finetune task=classify`?"),
+        (["generate"], "did you mean 'predict'?"),
+        (["train"], "`bertsmith pretrain` trains on raw text, `bertsmith finetune` on a task"),
+        (["help", "prepar"], "unknown stage 'prepar'; did you mean 'prepare'?"),
         (["prepare", "a.toml", "workers"], "unexpected argument 'workers'; settings are written key=value"),
         (["fill-mask"], "unknown stage 'fill-mask'; did you mean 'predict'?"),
         (["fine_tune"], "unknown stage 'fine_tune'; did you mean 'finetune'?"),

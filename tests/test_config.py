@@ -15,6 +15,7 @@ from bertsmith.commands import STAGES, load_stage
 from bertsmith.config import Config, KeyHelp, RecipeError, Variant, from_dict, iter_keys, to_dict
 from bertsmith.corpus.masking import SpanMasking, TokenMasking, WholeWordMasking
 from bertsmith.corpus.sampling import Windows
+from bertsmith.finetuning.recipe import FinetuneRecipe
 from bertsmith.model.config import EncoderConfig
 from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
 from bertsmith.pretraining.setup import PretrainRecipe
@@ -114,10 +115,14 @@ def test_config_unknown_value_suggests_the_closest(override, message):
     [
         ("train.steps=many", "train.steps takes a whole number, not 'many'"),
         ("model.num_hidden_layers=2.5", "model.num_hidden_layers takes a whole number, not 2.5"),
-        ("train.compile=1", "train.compile takes true or false, not '1'"),
+        ("train.compile=1", "train.compile takes true or false, not '1'; for example train.compile=false"),
+        ("validation_split=few", "validation_split takes a number, not 'few'; for example validation_split=0.01"),
+        ("train.steps=10k", "train.steps takes a whole number, not '10k'; for example train.steps=10000"),
+        ("train.steps=1.5M", "train.steps takes a whole number, not '1.5M'; for example train.steps=1500000"),
+        ("train.steps=1e-3", "train.steps takes a whole number, not 0.001"),
         ("seed=true", "seed takes a whole number, not 'true'"),
         ("objective.masking=3", "objective.masking = '3' is not valid; choose from token, whole-word, span, ngram"),
-        ("train=[1]", "train takes a table, not '[1]'"),
+        ("train=[1]", "train takes a table, not '[1]'; for example train.steps=..."),
         ('max_length=[128, "x"]', "max_length[1] takes a whole number, not 'x'"),
         ("train.optimizer.betas=0.9", "train.optimizer.betas takes 2 values, not 1"),
         ("train.steps.more=1", "train.steps takes a whole number; it has no key 'more'"),
@@ -322,8 +327,22 @@ def test_config_list_of_text(literal, names):
     assert read_recipe(Outer, overrides=[f"part.names={literal}"]).part.names == names
 
 
-@pytest.mark.parametrize(("word", "value"), [("true", True), ("True", True), ("False", False), ("FALSE", False)])
-def test_config_booleans_may_be_capitalized(word, value):
+def test_config_table_given_as_a_file_is_answered_with_its_key():
+    message = error_message(FinetuneRecipe, "task=classify", "model=m", "out=o", "data=reviews.tsv")
+    assert message == "data takes a table, not 'reviews.tsv'; for example data.train=reviews.tsv"
+
+
+@pytest.mark.parametrize("literal", ["10000", "10_000", "1e4", "1E4", "10000.0", "+1e4"])
+def test_config_whole_numbers_may_be_written_as_floats(literal):
+    steps = read_recipe(PretrainRecipe, overrides=[*REQUIRED, f"train.steps={literal}"]).train.steps
+    assert steps == 10_000 and type(steps) is int
+
+
+BOOLEANS = {"true": True, "True": True, "yes": True, "on": True, "False": False, "FALSE": False, "No": False, "off": False}
+
+
+@pytest.mark.parametrize(("word", "value"), BOOLEANS.items())
+def test_config_booleans_are_words(word, value):
     assert read_recipe(Outer, overrides=[f"inner.open={word}"]).inner.open is value
 
 
@@ -340,7 +359,7 @@ def test_config_number_out_of_range(override, message):
 
 
 def test_config_line_break_adds_no_key():
-    assert error_message(Outer, "inner.count=1\ny = 2") == "inner.count takes a whole number, not '1\\ny = 2'"
+    assert error_message(Outer, "inner.count=1\ny = 2").startswith("inner.count takes a whole number, not '1\\ny = 2'")
 
 
 def test_config_last_override_wins():

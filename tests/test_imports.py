@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "quickstart": "errors config stage_types recipes artifacts console api inference reports commands.show_pages",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
-    "cli": "errors config recipes console commands schema help",
+    "cli": "errors config recipes console commands schema help synonyms",
     "__init__": "api",
     "__main__": "cli",
 }

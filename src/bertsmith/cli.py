@@ -11,12 +11,13 @@ import msgspec
 
 from . import __version__
 from .commands import POSITIONAL, STAGES, load_stage, recipe_type
-from .config import from_user, suggest
+from .config import from_user, list_choices, suggest
 from .console import escape_unencodable, log_to_stderr
 from .errors import Interrupted, UserError, explain_missing_torch
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
 from .schema import load_stage_schema
+from .synonyms import find_kind
 
 FLAGS = ("--json", "--quiet", "--help", "-h")
 OVERRIDE = re.compile(r"\s*([A-Za-z_]\w*)[\w.]*\s*=")  # key=value, with the first name of a dotted key
@@ -49,15 +50,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
+    if args and args[0] == "help":  # `bertsmith help finetune`, as git and pip have it
+        args = [*args[1:2], "--help", *args[2:]]
     if not args or args[0] in ("--help", "-h"):
         print(format_overview())
         return 0
-    if args[0] == "--version":
+    if args[0] in ("--version", "-V", "version"):
         print(__version__)
         return 0
     name, *rest = args
     if name not in STAGES:
-        raise UserError(f"unknown stage {name!r}; {suggest(name, list(STAGES))}")
+        raise UserError(_explain_unknown_stage(name))
     if "--help" in rest or "-h" in rest:
         print(format_stage_help(name, rest))
         return 0
@@ -94,17 +97,19 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
         if arg in FLAGS:
             continue
         if re.match(r"--?[A-Za-z]", arg):
+            name, _, value = arg.lstrip("-").partition("=")
             raise UserError(
-                f"unknown option {arg}; settings are written key=value, and the options are --json, --quiet and --help"
+                f"unknown option {arg}; settings are written key=value ({name.replace('-', '_')}={value or '...'}), "
+                "and the options are --json, --quiet and --help"
             )
         if _is_override(arg, keys, bool(positional_keys)):
             overrides.append(arg)
-        elif recipe is None and not positional and (arg.endswith(".toml") or not positional_keys):
+        elif recipe is None and not positional and (arg.endswith(".toml") or (not positional_keys and Path(arg).is_file())):
             recipe = Path(arg)
         elif len(positional) < len(positional_keys):
             positional.append(f"{positional_keys[len(positional)]}={arg}")
         else:
-            raise UserError(f"unexpected argument {arg!r}; settings are written key=value; usage: {USAGE}")
+            raise UserError(_explain_unexpected(arg, args, keys))
     return Arguments(recipe, [*positional, *overrides])
 
 
@@ -114,6 +119,36 @@ def _is_override(arg: str, keys: Sequence[str], takes_text: bool) -> bool:
     if not takes_text:
         return "=" in arg
     return match is not None and (match[1] in keys or " " not in arg)
+
+
+def _explain_unknown_stage(name: str) -> str:
+    if name.startswith("-"):
+        return f"unknown option {name}; usage: {USAGE}"
+    if name == "train":
+        return "unknown stage 'train'; `bertsmith pretrain` trains on raw text, `bertsmith finetune` on a task"
+    if not find_kind(name, STAGES) and (task := _find_task(name)):
+        return f"unknown stage {name!r}; did you mean `bertsmith finetune task={task}`?"
+    return f"unknown stage {name!r}; {suggest(name, list(STAGES))}"
+
+
+def _find_task(name: str) -> str | None:
+    """The task of this name, or of another library's name for it."""
+    tasks = list_choices(load_stage_schema("finetune").__annotations__["task"])
+    return name if name in tasks else find_kind(name, tasks)
+
+
+def _explain_unexpected(arg: str, args: Sequence[str], keys: Sequence[str]) -> str:
+    """An argument that is neither a setting nor a recipe: what may have been meant."""
+    before = args[: args.index(arg)]
+    last = before[-1] if before else ""
+    problem = f"unexpected argument {arg!r}; settings are written key=value"
+    if arg == "=" or arg.partition(".")[0] in keys or last.endswith("="):
+        return f"{problem}, without spaces around ="
+    if "task" in keys and (task := _find_task(arg)):
+        return f"{problem}: did you mean task={task}?"
+    if re.fullmatch(r"[\w.]+=\S+", last):
+        return f"{problem}, with quotes around spaces ('{last} {arg}') and commas between the items of a list ({last},{arg})"
+    return f"{problem}, and a recipe is a TOML file; usage: {USAGE}"
 
 
 if __name__ == "__main__":

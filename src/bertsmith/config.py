@@ -124,7 +124,7 @@ def expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
         value = os.fspath(value)
     if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets().items()}):  # type: ignore[attr-defined]
         return to_dict(presets[value])
-    if value == "none" and is_optional(annotation) and str not in parts and value not in _list_choices(annotation):
+    if value == "none" and is_optional(annotation) and str not in parts and value not in list_choices(annotation):
         return None  # TOML has no null
     if isinstance(value, str) and str not in parts and any(member.__struct_config__.tag for member in members):
         return {"kind": value}
@@ -155,7 +155,7 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
         key_path, annotation = ".".join(path[:-1]) or "kind", _lookup(config_type, values, path[:-1])[0]
     elif not problem.startswith(("Expected", "Invalid")):  # raised by the struct itself
         return f"{key_path}: {problem}" if key_path else problem
-    choices = _list_choices(annotation) if isinstance(value, str) else []
+    choices = list_choices(annotation) if isinstance(value, str) else []
     key = key_path or "the recipe"
     if choices:
         is_hub_name = (preset := hub_names.find_preset(value)) in choices and hub_names.find_repo_id(value) is not None
@@ -163,9 +163,11 @@ def _explain_error(config_type: Any, values: Any, message: str) -> str:
         if is_hub_name:  # an architecture to be trained was expected; pre-trained weights are given as `init`
             hint = f"did you mean {preset!r}? For its weights, {hub_names.import_hint(value, 'init')}"
         return f"{key} = {value!r} is not valid; {hint}"
-    return f"{key} {_explain_limit(problem) or f'takes {describe_type(annotation)}'}" + (
-        f", not {value!r}" if isinstance(value, str | int | float) else ""
-    )
+    given = f", not {value!r}" if isinstance(value, str | int | float) else ""
+    if limit := _explain_limit(problem):
+        return f"{key} {limit}{given}"
+    example = _format_example(config_type, values, path)
+    return f"{key} takes {describe_type(annotation)}{given}" + (f"; for example {example}" if example else "")
 
 
 def _explain_unknown(config_type: Any, values: Any, dotted_key: str) -> str:
@@ -185,7 +187,7 @@ def _explain_missing(config_type: Any, values: Any, dotted_key: str) -> str:
     table, _, name = dotted_key.rpartition(".")
     annotation, value = _lookup(config_type, values, re.findall(r"[^.\[\]]+", table))
     field = struct_fields(annotation, value).get(name)
-    choices = _list_choices(field.type if field else annotation)
+    choices = list_choices(field.type if field else annotation)
     meaning = _description(annotation, value, name)
     return f"{dotted_key} is required" + (f": {meaning}" if meaning else f"; one of: {', '.join(choices)}" if choices else "")
 
@@ -197,6 +199,25 @@ def _description(annotation: Any, values: Any, name: str) -> str:
         if name in hints and name in struct_fields(annotation, values):
             return split_annotated(hints[name])[1]
     return ""
+
+
+def _format_example(config_type: Any, values: Any, path: list[str]) -> str:
+    """A valid setting for a key with a value of the wrong type, as typed: `data.train=d.tsv`; empty if there is none."""
+    if not path or any(name.isdigit() for name in path):
+        return ""
+    (table, table_values), (annotation, value) = (_lookup(config_type, values, part) for part in (path[:-1], path))
+    key = ".".join(path)
+    if struct := next(struct_types(annotation), None):
+        fields = msgspec.structs.fields(struct)
+        field = next((field for field in fields if field.required), fields[0])
+        takes_value = isinstance(value, str) and str in union_members(field.type)
+        return f"{key}.{field.name}={value if takes_value else '...'}"
+    if isinstance(value, str) and (number := re.fullmatch(r"([0-9.]+)([kKmM])", value)):  # 10k
+        return f"{key}={float(number[1]) * {'k': 1e3, 'm': 1e6}[number[2].lower()]:.0f}"
+    default = (
+        field_default(struct_fields(table, table_values)[path[-1]]) if path[-1] in struct_fields(table, table_values) else None
+    )
+    return f"{key}={_format_default(default)}" if default not in (None, "", ()) else ""
 
 
 LIMIT_WORDS = {">=": "must be at least", ">": "must be greater than", "<=": "must be at most", "<": "must be less than"}
@@ -259,7 +280,7 @@ def _lookup(annotation: Any, value: Any, path: list[str]) -> tuple[Any, Any]:
     return annotation, value
 
 
-def _list_choices(annotation: Any) -> list[str]:
+def list_choices(annotation: Any) -> list[str]:
     """Valid words for a field: its literals, the kinds of its union, its presets."""
     literals = [str(word) for part in union_members(annotation) if get_origin(part) is Literal for word in get_args(part)]
     tags = [str(m.__struct_config__.tag) for m in struct_types(annotation) if m.__struct_config__.tag]

@@ -1,7 +1,7 @@
 """Reading recipes: a TOML file, then `key=value` settings by dotted name, as values for the structs of `config`.
 
 The type of a key decides how its value is read: a text key takes its value as it stands (`text=[MASK] is "here"`), a list
-takes `a,b` or TOML, true and false may be capitalized, a table takes TOML, a preset's name or a kind.
+takes `a,b` or TOML, a table takes TOML, a preset's name or a kind. `True`, `yes` and `on` are true; `1e4` is a whole number.
 """
 
 import tomllib
@@ -26,6 +26,7 @@ from .config import (
 
 T = TypeVar("T")
 SHIPPED_FOLDER = Path(__file__).with_name("recipe_files")  # in the repository a link to recipes/
+BOOLEAN_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 UNSET = "none"  # what a user types for a key without a value; TOML has no null
 
 
@@ -109,10 +110,10 @@ def _parse_literal(literal: str, annotation: Any, key: str) -> Any:
         return value
     if annotation is Any or (any(map(is_table, members)) and literal.startswith("{")):
         return _parse_toml(literal, key)
-    if bool in members and literal.lower() in ("true", "false"):
-        return literal.lower() == "true"
     if (int in members or float in members) and (number := _parse_number(literal)) is not None:
-        return number
+        return int(number) if float not in members and isinstance(number, float) and number.is_integer() else number  # 1e4
+    if bool in members and literal.lower() in BOOLEAN_WORDS:
+        return BOOLEAN_WORDS[literal.lower()]
     return next((word for word in _literal_values(members) if str(word) == literal), literal)
 
 

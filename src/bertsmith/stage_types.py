@@ -560,10 +560,10 @@ class NgramConfig(TypedDict, total=False):
     kind: Required[Literal["ngram"]]
     order: int
     """n of the n-gram model: n - 1 context words and the predicted one"""
-    embedding_size: int
-    """word embedding size"""
-    intermediate_size: int
-    """size of the hidden layer"""
+    embedding_size: int | None
+    """word embedding size; none: what fits model.hidden_size (60 of 340)"""
+    intermediate_size: int | None
+    """size of the hidden layer; none: what fits model.hidden_size (100 of 340)"""
     direct: bool
     """direct connections from the word embeddings to the output (Bengio et al. 2003)"""
 

@@ -95,7 +95,7 @@ class EncoderConfig(Config, frozen=True):
     @property
     def token_table_dim(self) -> int:
         """Dimension of the token embedding table; 0: the model has none."""
-        return self.embedding_dim if self.embeddings is None else self.embeddings.token_table_dim
+        return self.embedding_dim if self.embeddings is None else self.embeddings.token_table_dim(self.hidden_size)
 
     @property
     def head_activation(self) -> Activation:

@@ -204,15 +204,12 @@ def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMo
     )
 
 
-def nnlm(order: int, embedding_size: int, intermediate_size: int, direct_connections: bool = True) -> EncoderConfig:
-    """NNLM (Bengio et al. 2003): an n-gram input embedding with its hidden layer, and no blocks."""
-    embeddings = NgramConfig(
-        order=order, embedding_size=embedding_size, intermediate_size=intermediate_size, direct=direct_connections
-    )
+def nnlm(order: int, hidden_size: int, **sizes: Any) -> EncoderConfig:
+    """NNLM (Bengio et al. 2003): an n-gram input embedding with its hidden layer, and no blocks. `sizes`: of NgramConfig."""
     return EncoderConfig(
         num_hidden_layers=0,
-        hidden_size=embeddings.hidden_size,
-        embeddings=embeddings,
+        hidden_size=hidden_size,
+        embeddings=NgramConfig(order=order, **sizes),
         feedforward=None,
         norm="none",
         max_position_embeddings=4096,
@@ -259,7 +256,7 @@ PRESETS = {
     "bilstm": mixer_only(2, 256, Lstm()),
     "elmo": elmo(2, 1024, 4096, "between"),
     "taglm": elmo(1, 1024, 2048, "none"),
-    "nnlm": nnlm(5, 60, 100),
+    "nnlm": nnlm(5, hidden_size=340),  # 60 features a word, 100 hidden units
     "gpt": gpt(12, 768, 12, "post", 512),
     "gpt2": gpt(12, 768, 12, "pre", 1024),
     "gpt2-medium": gpt(24, 1024, 16, "pre", 1024),

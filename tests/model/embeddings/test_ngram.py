@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 import torch
 
@@ -14,6 +15,8 @@ from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.presets import nnlm
+from bertsmith.pretraining.setup import PretrainRecipe
+from bertsmith.recipes import read_recipe
 from tests.support.corpora import prepare_test_corpus
 from tests.support.texts import make_english_text
 
@@ -25,7 +28,7 @@ def build_small_model(direct=True, order=4):
     embedding = NgramConfig(order=order, embedding_size=6, intermediate_size=10, direct=direct)
     encoder = EncoderConfig(
         num_hidden_layers=0,
-        hidden_size=embedding.hidden_size,
+        hidden_size=10 + (order - 1) * 6 * direct,
         embeddings=embedding,
         feedforward=None,
         norm="none",
@@ -75,18 +78,37 @@ def test_nnlm_context_is_the_last_words_of_the_same_text():
 
 
 def test_nnlm_rejects_wrong_width_and_order():
-    with pytest.raises(UserError, match=r"set model\.hidden_size=28"):
-        build_model(
-            ModelConfig(
-                encoder=EncoderConfig(
-                    num_hidden_layers=0, embeddings=NgramConfig(order=4, embedding_size=6, intermediate_size=10)
-                ),
-                vocab_size=12,
-            ),
-            0,
-        )
+    with pytest.raises(UserError, match=r"10 \+ 3 words x embedding_size=6 = 28; set model\.hidden_size=28, or leave out"):
+        build_model(ModelConfig(encoder=nnlm(4, 64, embedding_size=6, intermediate_size=10), vocab_size=12), 0)
     with pytest.raises(UserError, match="has no context words"):
-        build_model(ModelConfig(encoder=nnlm(1, 6, 10), vocab_size=12), 0)
+        build_model(ModelConfig(encoder=nnlm(1, 28), vocab_size=12), 0)
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "config", "sizes"),
+    [
+        (340, NgramConfig(), (60, 100)),  # the paper's
+        (64, NgramConfig(), (11, 20)),
+        (5, NgramConfig(), (1, 1)),
+        (100, NgramConfig(direct=False), (60, 100)),
+        (340, NgramConfig(embedding_size=30), (30, 220)),
+        (340, NgramConfig(intermediate_size=60), (70, 60)),
+        (50, NgramConfig(direct=False, intermediate_size=50), (30, 50)),
+        (28, NgramConfig(order=4, embedding_size=6, intermediate_size=10), (6, 10)),
+    ],
+)
+def test_nnlm_sizes_that_are_not_set_follow_the_hidden_size(hidden_size, config, sizes):
+    assert config.fit(hidden_size) == sizes
+    if hidden_size < 300:
+        encoder = msgspec.structs.replace(nnlm(5, hidden_size), embeddings=config)
+        model = build_model(ModelConfig(encoder=encoder, vocab_size=12), 0)
+        assert model.encoder.word_embeddings.weight.shape == (12, sizes[0])
+        assert model(Inputs(IDS, Layout.from_lengths(LENGTHS))).shape == (10, hidden_size)
+
+
+def test_nnlm_preset_takes_any_hidden_size():
+    config = read_recipe(PretrainRecipe, overrides=["corpus=c", "out=o", "model=nnlm", "model.hidden_size=64"]).model
+    assert build_model(ModelConfig(encoder=config, vocab_size=12), 0).encoder.word_embeddings.weight.shape == (12, 11)
 
 
 def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
@@ -125,7 +147,7 @@ def test_nnlm_learns_repetitive_text(vocabulary, tmp_path):
 
 def test_nnlm_tied_head_needs_the_transform():
     """The tied table has dimension 6, hidden states 28: without the transform that is an error."""
-    encoder = nnlm(4, 6, 10)
+    encoder = nnlm(4, 28, embedding_size=6, intermediate_size=10)
     model = build_model(ModelConfig(encoder=encoder, vocab_size=12, heads={"lm": LMHeadConfig()}), 0)
     assert model.compute_logits("lm", model(Inputs(IDS, Layout.from_lengths(LENGTHS)))).shape == (10, 12)
     with pytest.raises(UserError, match="token embeddings of size 6 cannot be tied to hidden states of 28 without a transform"):

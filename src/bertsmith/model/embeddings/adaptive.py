@@ -60,8 +60,11 @@ class AdaptiveInputConfig(Variant, frozen=True, tag="adaptive"):
     )  # fmt: skip
     div_value: Annotated[DivValue, "factor by which the embedding size shrinks from cluster to cluster"] = 4.0
 
-    token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
     causal: ClassVar[bool] = True
+
+    def token_table_dim(self, hidden_size: int) -> int:
+        """0: the encoder has no token embedding table."""
+        return 0
 
     def build(self, hidden_size: int, vocab_size: int) -> "AdaptiveInput":
         return AdaptiveInput(Clusters.from_cutoffs(self.cutoffs, self.div_value, hidden_size, vocab_size), hidden_size)

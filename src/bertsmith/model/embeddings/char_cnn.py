@@ -41,7 +41,10 @@ class CharCNNConfig(Variant, frozen=True, tag="char-cnn"):
     hidden_act: Annotated[Literal["relu", "tanh"], "activation of the convolutions"] = "relu"
 
     causal: ClassVar[bool] = True  # embeddings do not depend on context
-    token_table_dim: ClassVar[int] = 0  # the encoder has no token embedding table
+
+    def token_table_dim(self, hidden_size: int) -> int:
+        """0: the encoder has no token embedding table."""
+        return 0
 
     def build(self, hidden_size: int, vocab_size: int) -> "CharCNN":
         return CharCNN(self, hidden_size)

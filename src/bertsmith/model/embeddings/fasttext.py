@@ -51,8 +51,7 @@ class FastTextConfig(Variant, frozen=True, tag="fasttext"):
     vector_size: Annotated[PosInt, "dimension of the word vectors (model.hidden_size)"]
     ngrams: Annotated[CharNgramConfig, "character n-grams of a word"] = CharNgramConfig()
 
-    @property
-    def token_table_dim(self) -> int:
+    def token_table_dim(self, hidden_size: int) -> int:
         """Dimension of the encoder's token embedding."""
         return self.vector_size
 
