@@ -9,7 +9,7 @@ from bertsmith.config import from_dict
 from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig, LayerTypes
-from bertsmith.model.generation.kv_cache import KVCacheDecoder, UncachedDecoder
+from bertsmith.model.generation.incremental import KVCacheDecoder, UncachedDecoder
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bertsmith.model.generation.kv_cache import KVCache, PrefillLayout
+from bertsmith.model.kv_cache import LayerKVCache
 from bertsmith.model.mixers import Attention
 from bertsmith.model.packing import Layout
 
@@ -88,6 +88,6 @@ def test_prefix_lm_layout_moves_and_fills_kv_cache():
     layout = Layout.from_lengths([6, 4], [2, 3]).to("cpu")
     assert layout.prefix_lengths.tolist() == [2, 3]
     mixer, x = Attention(num_attention_heads=HEADS, causal=True).build(HIDDEN_SIZE), torch.randn(10, HIDDEN_SIZE)
-    cache = KVCache(8)
-    assert_close(mixer(x, PrefillLayout.from_layout(layout, cache)), mixer(x, layout))
-    assert cache.layers[0][0].shape == (2, HEADS, 8, HIDDEN_SIZE // HEADS)
+    cache = LayerKVCache(max_length=8)
+    assert_close(mixer(x, layout, cache), mixer(x, layout))
+    assert cache.keys_values.shape == (2, 2, HEADS, 8, HIDDEN_SIZE // HEADS)

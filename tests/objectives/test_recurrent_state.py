@@ -71,7 +71,7 @@ def test_recurrent_state_matches_memory_kept_per_sequence(corpus, mixer, objecti
             segment_end, previous_end = batch.targets["stream_positions"][row].tolist()
             memory = memories.pop(previous_end, None) or SegmentMemory.empty(1, ids.device)
             num_resets += previous_end == -1
-            states.append(model(Inputs(ids, Layout.from_lengths([len(ids)]), memory=memory)))
+            states.append(model(Inputs(ids, Layout.from_lengths([len(ids)]), state=memory)))
             memories[segment_end] = memory.advance(Layout.from_lengths([len(ids)]))
         hidden_states = torch.cat(states)[batch.targets["output_indices"]]
         assert_close(

@@ -7,12 +7,10 @@ import numpy as np
 import torch
 
 from ..errors import UserError
-from ..model.generation.kv_cache import KVCacheDecoder, SegmentMemoryDecoder, UncachedDecoder, supports_segment_memory
-from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, IncrementalDecoder, generate
-from ..model.generation.seq2seq import build_incremental_decoder
+from ..model.generation.incremental import IncrementalDecoder, build_incremental_decoder, build_seq2seq_decoder
+from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, generate
 from ..model.heads import LM_HEAD
 from ..model.linear import use_small_linear
-from ..model.mixers import Attention
 from ..model.model import Model
 from ..tasks import Seq2Seq
 from ..tasks.sequences import encode_texts
@@ -36,7 +34,7 @@ def generate_targets(
         max_lengths = [max_positions - (len(sequence) if model.decoder is None else 0) for sequence in sources]
         with runtime.inference_context():
             sequences = generate(
-                build_incremental_decoder(model, tokenizer.cls_token_id, search.max_new_tokens),
+                build_seq2seq_decoder(model, search.max_new_tokens, tokenizer.cls_token_id),
                 sources,
                 search,
                 tokenizer.sep_token_id,
@@ -139,17 +137,9 @@ class CausalGenerator:
         return prompts
 
     def _build_decoder(self, max_new_tokens: int) -> IncrementalDecoder:
-        encoder = self.model.config.encoder
-        has_kv_cache = isinstance(encoder.mixer, Attention) and encoder.layer_types is None and encoder.embeddings is None
-        vocab_size = len(self.tokenizer)  # the embedding table may be padded beyond the vocabulary
         use_small_linear(self.model)
-        if has_kv_cache:
-            return KVCacheDecoder(self.model, max_new_tokens, vocab_size)
-        return (
-            SegmentMemoryDecoder(self.model, vocab_size)
-            if supports_segment_memory(self.model)
-            else UncachedDecoder(self.model, vocab_size)
-        )
+        # the embedding table may be padded beyond the vocabulary
+        return build_incremental_decoder(self.model, max_new_tokens, len(self.tokenizer))
 
     def _format_output(self, prompt: Ints, output: GeneratedSequence) -> dict[str, Any]:
         prompt_text, full_text = self.tokenizer.decode([*prompt]), self.tokenizer.decode([*prompt, *output.tokens])

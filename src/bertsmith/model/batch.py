@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .kv_cache import KVCache
 from .packing import Layout
 from .segment_memory import SegmentMemory
 
@@ -18,7 +19,8 @@ class Inputs:
     token_type_ids: Tensor | None = None  # (tokens,): segment id, 0 (A) or 1 (B)
     embedding_delta: Tensor | None = None  # (tokens, embedding_dim): added to the embeddings before LayerNorm
     output_indices: Tensor | None = None  # (rows,): tokens whose hidden states are returned; None: all of them
-    memory: SegmentMemory | None = None  # hidden states of the preceding segments (Transformer-XL)
+    # of the text before: hidden states of preceding segments (Transformer-XL), or the KV cache of incremental decoding
+    state: SegmentMemory | KVCache | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -33,6 +35,6 @@ class Inputs:
         moved_tensors: dict[str, Any] = {
             name: tensor.to(device, non_blocking=True) for name, tensor in optional_tensors.items() if tensor is not None
         }
-        memory = None if self.memory is None else self.memory.to(device)
+        state = self.state.to(device) if isinstance(self.state, SegmentMemory) else self.state  # a cache is on its device
         input_ids, layout = self.input_ids.to(device, non_blocking=True), self.layout.to(device)
-        return replace(self, input_ids=input_ids, layout=layout, memory=memory, **moved_tensors)
+        return replace(self, input_ids=input_ids, layout=layout, state=state, **moved_tensors)

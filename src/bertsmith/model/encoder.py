@@ -62,7 +62,7 @@ class Encoder(nn.Module):
         x = self.embed(inputs)
         if all_hidden_states is not None:
             all_hidden_states.append(x)
-        return self.stack(x, inputs.layout, all_hidden_states, inputs.output_indices, inputs.memory)
+        return self.stack(x, inputs.layout, all_hidden_states, inputs.output_indices, inputs.state)
 
     def pool_tokens(self, inputs: Inputs, hidden_states: Tensor | None = None) -> Tensor:
         """(sequences, hidden_size): first (causal: last) token, mean or max of each sequence, before `apply_pooler`.
@@ -95,10 +95,10 @@ class Encoder(nn.Module):
     def sum_embeddings(self, inputs: Inputs) -> Tensor:
         """(tokens, embedding_dim): sum of token, segment and position embeddings after LayerNorm and dropout."""
         max_positions = self.config.max_position_embeddings
-        if inputs.layout.max_seqlen > max_positions:
+        if inputs.layout.num_positions > max_positions:
             raise UserError(
-                f"a text of {inputs.layout.max_seqlen} tokens is longer than the model's {max_positions} positions; "
-                f"truncate it, or train a model with model.max_position_embeddings={inputs.layout.max_seqlen}"
+                f"a text of {inputs.layout.num_positions} tokens is longer than the model's {max_positions} positions; "
+                f"truncate it, or train a model with model.max_position_embeddings={inputs.layout.num_positions}"
             )
         x = self._embed_tokens(inputs)
         x = x * x.shape[-1] ** 0.5 if self.config.scale_embeddings else x

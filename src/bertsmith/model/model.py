@@ -55,6 +55,16 @@ class Model(nn.Module):
         """Hidden states (tokens, hidden_size); those of every layer are appended to `all_hidden_states` if it is given."""
         return self.encoder(inputs, all_hidden_states)
 
+    def decode(self, inputs: Inputs, decoder_inputs: Inputs | None) -> Tensor:
+        """Hidden states (rows, hidden_size) from which the target tokens are predicted, with teacher forcing.
+
+        Without `decoder_inputs` (prefix LM), `inputs` holds each target behind its source.
+        """
+        if decoder_inputs is None:
+            return self(inputs)
+        assert self.decoder is not None
+        return self.decoder(decoder_inputs, self(inputs), inputs.layout, self.encoder)
+
     def compute_logits(self, head: str, hidden_states: Tensor) -> Tensor:
         """(rows, outputs): logits of the named head."""
         if head not in self.heads:
@@ -72,7 +82,7 @@ class Model(nn.Module):
 
     @property
     def uses_memory(self) -> bool:
-        """Whether a layer attends to preceding segments (Transformer-XL, Adaptive-Span), given as `Inputs.memory`."""
+        """Whether a layer attends to preceding segments (Transformer-XL, Adaptive-Span), given as `Inputs.state`."""
         return any(self.encoder.stack.mem_lens)
 
     def aux_loss(self) -> Tensor | float:

@@ -42,17 +42,27 @@ class Layout:
     prefix_lengths: Tensor | None = None
     # (global tokens,), sorted, on the CPU: tokens with global attention (Longformer); None: the first of each sequence
     explicit_global_tokens: Tensor | None = None
+    # (sequences,), on the CPU: tokens of each sequence before these, held by a KV cache; positions count from there
+    past_lengths: Tensor | None = None
 
     @classmethod
     def from_lengths(
-        cls, lengths: Lengths, prefix_lengths: Lengths | None = None, global_tokens: Lengths | None = None
+        cls,
+        lengths: Lengths,
+        prefix_lengths: Lengths | None = None,
+        global_tokens: Lengths | None = None,
+        past_lengths: Lengths | None = None,
     ) -> "Layout":
         seq_lengths = np.asarray(lengths)  # numpy: synchronizing torch's threads costs more than this arithmetic
         cu_seqlens = np.concatenate([[0], seq_lengths.cumsum()])
         seq_id = np.arange(len(seq_lengths)).repeat(seq_lengths)
         position = np.arange(len(seq_id)) - cu_seqlens[seq_id]
+        if past_lengths is not None:
+            position += np.asarray(past_lengths)[seq_id]
         to_tensor = torch.from_numpy
-        optional_fields = (None if values is None else torch.as_tensor(values) for values in (prefix_lengths, global_tokens))
+        optional_fields = (
+            None if values is None else torch.as_tensor(values) for values in (prefix_lengths, global_tokens, past_lengths)
+        )
         return Layout(
             to_tensor(seq_lengths),
             to_tensor(cu_seqlens.astype(np.int32)),
@@ -62,11 +72,35 @@ class Layout:
             *optional_fields,
         )
 
+    @classmethod
+    def next_tokens(cls, past_lengths: Tensor, position: Tensor) -> "Layout":
+        """One token for each sequence, after its `past_lengths` (on the CPU); `position` holds the same on the device."""
+        num_sequences, device = past_lengths.shape[0], position.device
+        cu_seqlens = torch.arange(num_sequences + 1, dtype=torch.int32, device=device)
+        seq_id = torch.arange(num_sequences, device=device)
+        return Layout(torch.ones_like(past_lengths), cu_seqlens, seq_id, position, 1, past_lengths=past_lengths)
+
     is_packed = True  # no padding between cu_seqlens
 
     @property
     def num_sequences(self) -> int:
         return self.cu_seqlens.shape[0] - 1
+
+    @property
+    def num_positions(self) -> int:
+        """One more than the largest position."""
+        return self.max_seqlen if self.past_lengths is None else self._position_range[1]
+
+    @cached_property
+    def is_aligned(self) -> bool:
+        """Whether all sequences have the same length and the same past length, so that they have the same positions."""
+        return self.is_uniform and (self.past_lengths is None or self._position_range[0] == self.num_positions)
+
+    @cached_property
+    def _position_range(self) -> tuple[int, int]:
+        """Least and greatest total length of a sequence, past tokens included."""
+        totals = self.lengths if self.past_lengths is None else self.lengths + self.past_lengths
+        return int(totals.min()), int(totals.max())
 
     @property
     def first_token(self) -> Tensor:
@@ -216,13 +250,20 @@ class Layout:
         """(tokens, ...) -> (sequences, max_seqlen, ...), zeros as padding."""
         if not self.is_uniform:
             padded = x.new_zeros(self.num_sequences * self.max_seqlen, *x.shape[1:])
-            x = padded.index_copy(0, self.seq_id * self.max_seqlen + self.position, x)
+            x = padded.index_copy(0, self._padded_row, x)
         return x.unflatten(0, (self.num_sequences, self.max_seqlen))
 
     def unpad(self, padded: Tensor) -> Tensor:
         """(sequences, max_seqlen, ...) -> (tokens, ...)."""
         x = padded.flatten(0, 1)
-        return x if self.is_uniform else x[self.seq_id * self.max_seqlen + self.position]
+        return x if self.is_uniform else x[self._padded_row]
+
+    @property
+    def _padded_row(self) -> Tensor:
+        """(tokens,): row of each token in a padded batch."""
+        if self.past_lengths is None:
+            return self.seq_id * self.max_seqlen + self.position
+        return self.seq_id * self.max_seqlen + self.position - self.past_lengths.to(self.position.device)[self.seq_id]
 
     def mean_pool(self, x: Tensor) -> Tensor:
         """(tokens, hidden_size) -> (sequences, hidden_size): mean of each sequence."""
@@ -241,7 +282,7 @@ class Layout:
         values = {
             spec.name: getattr(self, spec.name)
             for spec in fields(self)
-            if spec.name not in ("lengths", "prefix_lengths", "explicit_global_tokens")
+            if spec.name not in ("lengths", "prefix_lengths", "explicit_global_tokens", "past_lengths")
         }
         moved_tensors: dict[str, Any] = {
             name: value.to(device, non_blocking=True) for name, value in values.items() if isinstance(value, Tensor)

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import UserError
+from .kv_cache import KVCache
 from .mixers import Mixer
-from .mixers.base import MemoryMixer
+from .mixers.base import LayerState, MemoryMixer
 from .mixers.reformer.reversible import ResidualStreams, ReversiblePass, reversible_block_config
 from .packing import Layout
-from .segment_memory import LayerMemory, SegmentMemory
+from .segment_memory import SegmentMemory
 from .sublayers import AddNorm, to_compute_dtype
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class Block(nn.Module):
         residual: Tensor,
         layout: Layout,
         output_indices: Tensor | None = None,
-        layer_memory: LayerMemory | None = None,
+        state: LayerState | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(sublayer_out, residual, mixer input). After the mixer only the rows of `output_indices` are computed, if given."""
         x = residual if sublayer_out is None else sublayer_out
         if self.norm_first:
             x, residual = self.mixer_norm(residual, sublayer_out)
-        mixer_input, mixed = x, self.mixer(x, layout, layer_memory)
+        mixer_input, mixed = x, self.mixer(x, layout, state)
         if output_indices is not None:
             residual, mixed = residual.index_select(0, output_indices), mixed.index_select(0, output_indices)
         if self.feedforward is None or self.feedforward_norm is None:
@@ -100,14 +101,14 @@ class Stack(nn.Module):
 
     def forward(
         self, x: Tensor, layout: Layout, all_hidden_states: list[Tensor] | None = None, output_indices: Tensor | None = None,
-        memory: SegmentMemory | None = None,
+        state: SegmentMemory | KVCache | None = None,
     ) -> Tensor:  # fmt: skip
         """Output of the last block, (tokens, hidden_size) or the rows of `output_indices`.
 
-        The output of every block is appended to `all_hidden_states` if it is given.
+        The output of every block is appended to `all_hidden_states` if it is given. Each layer gets its part of `state`.
         """
         if self.reversible and self.group_indices:
-            return self._forward_reversible(x, layout, all_hidden_states, output_indices, memory)
+            return self._forward_reversible(x, layout, all_hidden_states, output_indices, state)
         recompute = self.gradient_checkpointing and self.training
         residual = (
             to_compute_dtype(x)
@@ -117,13 +118,13 @@ class Stack(nn.Module):
         sublayer_out: Tensor | None = None
         for layer, block_index in enumerate(self.group_indices, start=1):
             block, row_indices = self.layers[block_index], output_indices if layer == len(self.group_indices) else None
-            layer_memory = memory.get_layer(layer - 1) if memory else None
-            block_args = (sublayer_out, residual, layout, row_indices, layer_memory)
+            layer_state = state.get_layer(layer - 1) if state else None
+            block_args = (sublayer_out, residual, layout, row_indices, layer_state)
             sublayer_out, residual, mixer_input = (
                 checkpoint(block, *block_args, use_reentrant=False) if recompute else block(*block_args)
             )
-            if memory is not None:
-                memory.append_layer(mixer_input, layout, layer_memory, self.memory_mixers[layer - 1])
+            if isinstance(state, SegmentMemory):
+                state.set_next_layer(layer - 1, mixer_input, layout, self.memory_mixers[layer - 1])
             del mixer_input  # free it before the next block runs
             if all_hidden_states is not None:
                 sublayer_out, residual = self._add_pending_residual(sublayer_out, residual)
@@ -136,16 +137,16 @@ class Stack(nn.Module):
         layout: Layout,
         all_hidden_states: list[Tensor] | None,
         output_indices: Tensor | None,
-        memory: SegmentMemory | None,
+        state: SegmentMemory | KVCache | None,
     ) -> Tensor:
         """`forward` with reversible blocks (Gomez et al. 2017, Kitaev et al. 2020)."""
         blocks: list[Block] = [self.layers[block_index] for block_index in self.group_indices]  # type: ignore[misc]
         streams, states = ResidualStreams.from_hidden(x, self.reversible), list[Tensor]()
         if all_hidden_states is None:
-            states.append(streams.apply(ReversiblePass(blocks, range(len(blocks)), layout, memory)).merge())
+            states.append(streams.apply(ReversiblePass(blocks, range(len(blocks)), layout, state)).merge())
         else:  # hidden states between blocks are requested: one reversible pass for each block
             for layer in range(len(blocks)):
-                streams = streams.apply(ReversiblePass(blocks, range(layer, layer + 1), layout, memory))
+                streams = streams.apply(ReversiblePass(blocks, range(layer, layer + 1), layout, state))
                 states.append(streams.merge())
         states[-1] = states[-1] if output_indices is None else states[-1].index_select(0, output_indices)
         if all_hidden_states is not None:

@@ -149,7 +149,7 @@ def build_mlm_batches(
 
 def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentMemory | None = None) -> Inputs:
     """The inputs with `output_indices`: the last layer and the LM head compute only these rows."""
-    return replace(inputs, output_indices=output_indices, memory=memory)
+    return replace(inputs, output_indices=output_indices, state=memory)
 
 
 def mlm_loss(model: Model, batch: Batch[Inputs], hidden_states: Tensor) -> Loss:

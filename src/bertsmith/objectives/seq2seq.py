@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..model.batch import Inputs
-from ..model.generation.seq2seq import decoder_hidden_states
 from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
@@ -43,7 +42,7 @@ class Seq2SeqObjective:
 
     def compute_loss(self, model: Model, batch: "Seq2SeqBatch", recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         labels, count = batch.targets["target_ids"], batch.target_counts["task"]
-        logits = model.compute_logits(LM_HEAD, decoder_hidden_states(model, batch.inputs, batch.decoder_inputs)).float()
+        logits = model.compute_logits(LM_HEAD, model.decode(batch.inputs, batch.decoder_inputs)).float()
         loss, nll = label_smoothed_loss(logits, labels, self.task.label_smoothing_factor if model.training else 0.0)
         num_correct = (logits.argmax(-1) == labels).sum()
         return Loss({"task": loss}, {"nll": (nll.detach(), count), "accuracy": (num_correct, count)})

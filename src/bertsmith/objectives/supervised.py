@@ -131,9 +131,7 @@ def _text_groups(encoded: EncodedExamples, indices: Ints, group: Ints, pools_win
     return {"group": group[is_first_window], "pooled_windows" if pools_windows else "windows": np.cumsum(is_first_window) - 1}
 
 
-def _select_targets(
-    task: Task, encoded: EncodedExamples, indices: Ints, first_indices: Ints | list[int]
-) -> dict[str, Ints]:
+def _select_targets(task: Task, encoded: EncodedExamples, indices: Ints, first_indices: Ints | list[int]) -> dict[str, Ints]:
     """Targets of these sequences: by token for tagging, else by example or sequence."""
     if task.head_type == "token" and encoded.targets:
         ends, flat = encoded.seq_ends, encoded.targets["label"]

@@ -13,8 +13,8 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.decoders import RNNDecoderConfig, TransformerDecoderConfig
 from bertsmith.model.decoders.rnn import SourceAttention
 from bertsmith.model.decoders.transformer import CrossAttention
+from bertsmith.model.generation.incremental import build_seq2seq_decoder
 from bertsmith.model.generation.search import Beam, Greedy, generate
-from bertsmith.model.generation.seq2seq import build_incremental_decoder, decoder_hidden_states
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import AdaptiveSpan, Attention, LiteTransformer, Longformer, Lstm, Reformer, ReformerChunked
 from bertsmith.model.model import ModelConfig, build_model
@@ -98,7 +98,7 @@ def test_decoder_steps_match_parallel_forward(kind, settings):
     source, targets = pack(random_texts(*SOURCE_LENGTHS)), random_texts(*[TARGET_LENGTH] * 3, seed=1)
     with torch.no_grad():
         encoded = model(source)
-        state = model.decoder.init_state(encoded, source.layout, model.encoder)
+        state = model.decoder.init_state(encoded, source.layout, model.encoder, TARGET_LENGTH)
         _, stepwise = decode_steps(model.decoder, model, targets, state)
         parallel = model.decoder(pack(targets), encoded, source.layout, model.encoder)
     torch.testing.assert_close(stepwise.flatten(0, 1), parallel, atol=1e-5, rtol=1e-5)
@@ -114,7 +114,7 @@ def test_decoder_reorder_state_drops_repeats_and_swaps_rows(kind):
     )
     beginnings, rests = [target[:3] for target in targets], [target[3:] for target in targets]
     with torch.no_grad():
-        initial_state = model.decoder.init_state(model(source), source.layout, model.encoder)
+        initial_state = model.decoder.init_state(model(source), source.layout, model.encoder, TARGET_LENGTH)
         state, _ = decode_steps(model.decoder, model, beginnings, initial_state)
         _, expected = decode_steps(model.decoder, model, rests, state)
         reordered = model.decoder.reorder_state(state, rows)
@@ -252,9 +252,7 @@ def test_decoder_has_position_information_with_any_encoder_mixer():
         model = build_small_model(TransformerDecoderConfig(), mixer=mixer, position_embedding_type="none")
         source, target = random_texts(4), random_texts(5, seed=1)[0]
         with torch.no_grad():  # reordering all but the last word changes the last row
-            last_rows = [
-                decoder_hidden_states(model, pack(source), pack([order]))[-1] for order in (target, target[[3, 2, 1, 0, 4]])
-            ]
+            last_rows = [model.decode(pack(source), pack([order]))[-1] for order in (target, target[[3, 2, 1, 0, 4]])]
         assert not torch.allclose(*last_rows, atol=1e-4)
 
 
@@ -269,7 +267,7 @@ def test_decoder_shared_blocks_are_stored_once_and_match_copies():
     separate.decoder.init_from_encoder(separate.encoder)
     source, answer = pack(random_texts(4)), pack(random_texts(3, seed=1))
     with torch.no_grad():
-        shared_out, separate_out = (decoder_hidden_states(model, source, answer) for model in (shared, separate))
+        shared_out, separate_out = (model.decode(source, answer) for model in (shared, separate))
     torch.testing.assert_close(shared_out, separate_out)
     with pytest.raises(UserError, match="leave out the decoder's other settings"):
         build_small_model(TransformerDecoderConfig(shared=True, num_hidden_layers=1))
@@ -284,7 +282,7 @@ def greedy_without_cache(model, source, search_tokens):
             token_type_ids = torch.from_numpy((np.arange(len(inputs.input_ids)) >= len(source)).astype(np.int64))
             hidden_states = model(replace(inputs, token_type_ids=token_type_ids))
         else:
-            hidden_states = decoder_hidden_states(model, pack([source]), pack([np.array([START, *generated])]))
+            hidden_states = model.decode(pack([source]), pack([np.array([START, *generated])]))
         token = int(model.compute_logits("lm", hidden_states)[-1].argmax())
         generated.append(token)
     return generated
@@ -299,11 +297,11 @@ def test_seq2seq_kv_cache_generation_matches_uncached(kind):
     )
     sources = random_texts(*SOURCE_LENGTHS, 1, 6, seed=3)
     with torch.no_grad():
-        greedy = generate(build_incremental_decoder(model, START, 10), sources, Greedy(max_new_tokens=10))
+        greedy = generate(build_seq2seq_decoder(model, 10, START), sources, Greedy(max_new_tokens=10))
         assert [x.tokens for x in greedy] == [greedy_without_cache(model, x, 10) for x in sources]
-        beams = generate(build_incremental_decoder(model, START, 10), sources, Beam(max_new_tokens=10, num_beams=3), END)
+        beams = generate(build_seq2seq_decoder(model, 10, START), sources, Beam(max_new_tokens=10, num_beams=3), END)
         separately = [
-            generate(build_incremental_decoder(model, START, 10), [x], Beam(max_new_tokens=10, num_beams=3), END)[0]
+            generate(build_seq2seq_decoder(model, 10, START), [x], Beam(max_new_tokens=10, num_beams=3), END)[0]
             for x in sources
         ]
     assert [x.tokens for x in beams] == [x.tokens for x in separately]

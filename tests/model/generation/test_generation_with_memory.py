@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.generation.kv_cache import SegmentMemoryDecoder, UncachedDecoder, supports_segment_memory
+from bertsmith.model.generation.incremental import SegmentMemoryDecoder, UncachedDecoder, can_use_segment_memory
 from bertsmith.model.generation.search import Beam, Greedy, generate
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import AdaptiveSpan, Attention, TransformerXL
@@ -70,10 +70,10 @@ def test_segment_memory_generation_matches_uncached(search):
 
 
 def test_segment_memory_support_needs_relative_positions_and_memory_in_all_layers():
-    assert all(supports_segment_memory(build_small_model(mixer)) for mixer in MIXERS)
-    assert not supports_segment_memory(build_small_model(MIXERS[0], position_embedding_type="absolute"))
-    assert not supports_segment_memory(build_small_model(TransformerXL(num_attention_heads=2, mem_len=0)))
-    assert not supports_segment_memory(build_small_model(Attention(num_attention_heads=2, causal=True)))
+    assert all(can_use_segment_memory(build_small_model(mixer)) for mixer in MIXERS)
+    assert not can_use_segment_memory(build_small_model(MIXERS[0], position_embedding_type="absolute"))
+    assert not can_use_segment_memory(build_small_model(TransformerXL(num_attention_heads=2, mem_len=0)))
+    assert not can_use_segment_memory(build_small_model(Attention(num_attention_heads=2, causal=True)))
 
 
 @pytest.mark.gpu
@@ -89,7 +89,7 @@ def test_segment_memory_on_gpu_matches_cpu(mixer, half):
             layout = Layout.from_lengths(lengths).to(device)
             ids = torch.randint(0, 30, (sum(lengths),), generator=torch.Generator().manual_seed(segment)).to(device)
             with torch.autocast(device, torch.bfloat16, enabled=half and device == "cuda"):
-                out = model(Inputs(ids, layout, memory=memory))
+                out = model(Inputs(ids, layout, state=memory))
             memory = memory.advance(layout)
         out.float().square().sum().backward()
         grads = [

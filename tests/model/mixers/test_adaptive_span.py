@@ -111,7 +111,7 @@ def test_adaptive_span_trimmed_memory_matches_full_forward():
     memory, outs = SegmentMemory.empty(1, ids.device), []
     for part in ids.split([30, 7, 50, 1, 32]):
         layout = Layout.from_lengths([len(part)])
-        outs.append(model(Inputs(part, layout, memory=memory)))
+        outs.append(model(Inputs(part, layout, state=memory)))
         memory = memory.advance(layout)
     assert_close(torch.cat(outs), expected, atol=1e-5, rtol=1e-4)
     assert [rows.shape[1] for rows in memory.layers] == [

@@ -154,7 +154,7 @@ def test_reversible_segment_memory_matches_autograd(monkeypatch):
     for use_autograd in (False, True):
         memory = SegmentMemory.empty(3, torch.device("cpu"))
         for _ in range(2):
-            inputs = make_inputs(memory=memory)
+            inputs = make_inputs(state=memory)
             grads = (run_with_autograd(monkeypatch, model, inputs) if use_autograd else outputs_and_grads(model, inputs))[1]
             memory = memory.advance(inputs.layout)
         results.append((memory, grads))

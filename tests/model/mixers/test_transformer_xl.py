@@ -114,7 +114,7 @@ def test_transformer_xl_segments_match_one_pass(norm):
     memory, outs = SegmentMemory.empty(1, ids.device), []
     for part in ids.split([6, 6, 9, 1, 1, 10, 7]):
         layout = Layout.from_lengths([len(part)])
-        outs.append(model(Inputs(part, layout, memory=memory)))
+        outs.append(model(Inputs(part, layout, state=memory)))
         memory = memory.advance(layout)
     assert_close(torch.cat(outs), expected, atol=1e-5, rtol=1e-4)
     assert memory.num_seen.tolist() == [40] and [rows.shape for rows in memory.layers] == [(1, 6, HIDDEN_SIZE)] * 2
@@ -129,13 +129,13 @@ def test_transformer_xl_memory_of_rows_with_different_lengths():
     for row, split in zip(rows, segment_lengths, strict=True):
         memory = SegmentMemory.empty(1, row.device)
         for part in row.split(split):
-            expected.append(model(Inputs(part, Layout.from_lengths([len(part)]), memory=memory)))
+            expected.append(model(Inputs(part, Layout.from_lengths([len(part)]), state=memory)))
             memory = memory.advance(Layout.from_lengths([len(part)]))
     memory, outs = SegmentMemory.empty(3, rows[0].device), []
     for segment in range(2):
         parts = [row.split(split)[segment] for row, split in zip(rows, segment_lengths, strict=True)]
         layout = Layout.from_lengths([len(part) for part in parts])
-        outs.append(model(Inputs(torch.cat(parts), layout, memory=memory)).split(layout.lengths.tolist()))
+        outs.append(model(Inputs(torch.cat(parts), layout, state=memory)).split(layout.lengths.tolist()))
         memory = memory.advance(layout)
     assert_close(
         torch.cat([part for row_outs in zip(*outs, strict=True) for part in row_outs]),
@@ -150,8 +150,8 @@ def test_transformer_xl_memory_gets_no_grad():
     embedding = model.encoder.word_embeddings.weight
     first, second = torch.arange(8), torch.arange(20, 28)
     layout, memory = Layout.from_lengths([8]), SegmentMemory.empty(1, embedding.device)
-    model(Inputs(first, layout, memory=memory))
-    model(Inputs(second, layout, memory=memory.advance(layout))).square().sum().backward()
+    model(Inputs(first, layout, state=memory))
+    model(Inputs(second, layout, state=memory.advance(layout))).square().sum().backward()
     assert embedding.grad[20:28].any() and not embedding.grad[:8].any()
 
 
@@ -164,7 +164,7 @@ def test_transformer_xl_longer_eval_mem_len_with_same_weights():
     def run_segments(model, ids):
         memory = SegmentMemory.empty(1, ids.device)
         for part in ids.split(5):
-            out = model(Inputs(part, Layout.from_lengths([5]), memory=memory))
+            out = model(Inputs(part, Layout.from_lengths([5]), state=memory))
             memory = memory.advance(Layout.from_lengths([5]))
         return out, memory
 
@@ -195,7 +195,7 @@ def test_transformer_xl_compile_and_gradient_checkpointing_with_memory(causal):
     def run_segments():
         memory = SegmentMemory.empty(2, ids.device)
         for part in ids.split(12):
-            out = model(Inputs(part, layout, memory=memory))
+            out = model(Inputs(part, layout, state=memory))
             memory = memory.advance(layout)
         return out
 
@@ -218,7 +218,7 @@ def test_transformer_xl_memory_is_faster_than_recomputing():
     memory, seconds_per_token = SegmentMemory.empty(1, torch.device("cpu")), []
     for i in range(15):  # the memory is full after ten
         start = time.process_time()
-        model(Inputs(random_tokens([segment], i), Layout.from_lengths([segment]), memory=memory))
+        model(Inputs(random_tokens([segment], i), Layout.from_lengths([segment]), state=memory))
         seconds_per_token.append((time.process_time() - start) / segment)
         memory = memory.advance(Layout.from_lengths([segment]))
     start = time.process_time()

@@ -1,7 +1,6 @@
 """`Decoder`: interface of decoders, with a parallel forward pass (teacher forcing) and token-by-token decoding."""
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,14 +29,14 @@ class Decoder(nn.Module, ABC):
         """
 
     @abstractmethod
-    def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder") -> Any:
-        """Decoding state before the first token, one row for each source."""
+    def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder", max_length: int) -> Any:
+        """Decoding state before the first token, one row for each source, for targets of at most `max_length` tokens."""
 
     @abstractmethod
     def decode_step(self, state: Any, input_ids: Tensor, encoder: "Encoder") -> tuple[Any, Tensor]:
         """State after one more token for each row, and its hidden states (rows, hidden_size) as in `forward`.
 
-        input_ids: (rows,).
+        input_ids: (rows,). The state passed in may be changed in place.
         """
 
     @abstractmethod
@@ -56,5 +55,5 @@ class Decoder(nn.Module, ABC):
 
 def embed_step(encoder: "Encoder", input_ids: Tensor, position: int) -> Tensor:
     """(rows, hidden_size): embeddings of one token for each row, all at the same position."""
-    layout = Layout.from_lengths([1] * len(input_ids)).to(input_ids.device)
-    return encoder.embed(Inputs(input_ids, replace(layout, position=torch.full_like(layout.position, position))))
+    layout = Layout.next_tokens(torch.full((len(input_ids),), position), torch.full_like(input_ids, position))
+    return encoder.embed(Inputs(input_ids, layout))

@@ -126,7 +126,9 @@ class RNNDecoder(Decoder):
         )
         return outputs if decoder_inputs.output_indices is None else outputs.index_select(0, decoder_inputs.output_indices)
 
-    def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder") -> RNNDecoderState:
+    def init_state(
+        self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder", max_length: int
+    ) -> RNNDecoderState:
         source = self.attention.prepare_source(encoder_hidden_states, encoder_layout)
         return RNNDecoderState(self._init_cell_state(source), source, 0)
 

@@ -1,5 +1,6 @@
 """Transformer decoder (Vaswani et al. 2017): causal self-attention, cross-attention to the source, feed-forward."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,15 +12,15 @@ from torch import Tensor, nn
 from ...config import PosInt, Probability, Variant
 from ...errors import UserError
 from ..batch import Inputs
+from ..kv_cache import KVCache, LayerKVCache
 from ..linear import Linear
 from ..mixers import Attention, LiteTransformer, Longformer
-from ..mixers.attention import LayerCache, SelfAttention
-from ..mixers.base import masked_softmax
-from ..mixers.lite_transformer import LongShortRangeAttention
+from ..mixers.attention import SelfAttention
+from ..mixers.base import LayerState, Mixer, masked_softmax
 from ..packing import Layout
 from ..sublayers import AddNorm, FeedForwardConfig, to_compute_dtype
 from ..transformer import Block, build_blocks
-from .base import Decoder, embed_step
+from .base import Decoder
 
 if TYPE_CHECKING:
     from ..config import EncoderConfig
@@ -61,8 +62,8 @@ class CrossAttention(nn.Module):
         k, v = (encoder_layout.pad(tensor).transpose(1, 2).contiguous() for tensor in self._project_kv(encoder_hidden_states))
         return k, v
 
-    def decode_step(self, x: Tensor, cross_kv: CrossKV, mask: Tensor | None) -> Tensor:
-        """(rows, hidden_size): `forward` for one token of each row."""
+    def attend_cached(self, x: Tensor, cross_kv: CrossKV, mask: Tensor | None) -> Tensor:
+        """(rows, hidden_size): `forward` for one token of each row, with the keys and values of `cache_kv`."""
         q = self.query(x).unflatten(-1, (self.num_heads, 1, -1))
         return self.output(F.scaled_dot_product_attention(q, *cross_kv, mask).flatten(1))
 
@@ -111,11 +112,10 @@ class TransformerDecoderConfig(Variant, frozen=True, tag="transformer"):
 class TransformerDecoderState:
     """Decoding state, one row for each target."""
 
-    past_key_values: list[LayerCache]  # self-attention cache of each block; empty at the first position
+    cache: KVCache  # of the mixer of each block
     cross_kv: list[CrossKV]  # of each block
     source_mask: Tensor | None  # (rows, 1, 1, source length) bool; None if all sources have the same length
     source_id: Tensor  # (rows,): source of each row
-    position: int
 
 
 class TransformerDecoder(Decoder):
@@ -144,12 +144,10 @@ class TransformerDecoder(Decoder):
     def forward(
         self, decoder_inputs: Inputs, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder"
     ) -> Tensor:
-        residual, sublayer_out = to_compute_dtype(encoder.embed(decoder_inputs)), None
-        for block, cross_attention in self._layers(encoder):
-            sublayer_out, residual = self._forward_block(
-                block, cross_attention, sublayer_out, residual, decoder_inputs.layout, encoder_hidden_states, encoder_layout
-            )
-        return self._final_norm(sublayer_out, residual, decoder_inputs.output_indices)
+        def attend_source(layer: int, x: Tensor) -> Tensor:
+            return self.cross_attentions[layer](x, decoder_inputs.layout, encoder_hidden_states, encoder_layout)
+
+        return self._run_layers(decoder_inputs, encoder, attend_source)
 
     def init_from_encoder(self, encoder: "Encoder") -> str | None:
         """Initialize each block from the encoder's block of the same index (BERT2BERT, Rothe et al. 2020), where they match.
@@ -182,65 +180,55 @@ class TransformerDecoder(Decoder):
             encoder.mixer, Attention | Longformer
         ) and self.block_config.mixer == attention
 
-    def init_state(self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder") -> TransformerDecoderState:
+    def init_state(
+        self, encoder_hidden_states: Tensor, encoder_layout: Layout, encoder: "Encoder", max_length: int
+    ) -> TransformerDecoderState:
+        num_rows, device = encoder_layout.num_sequences, encoder_hidden_states.device
         cross_kv = [
             cross_attention.cache_kv(encoder_hidden_states, encoder_layout) for _, cross_attention in self._layers(encoder)
         ]
         source_mask = None if encoder_layout.is_uniform else encoder_layout.padding_mask()[:, None, None]
-        return TransformerDecoderState(
-            [], cross_kv, source_mask, torch.arange(encoder_layout.num_sequences, device=encoder_hidden_states.device), 0
-        )
+        cache = KVCache.empty((block.mixer for block, _ in self._layers(encoder)), num_rows, max_length, device)
+        return TransformerDecoderState(cache, cross_kv, source_mask, torch.arange(num_rows, device=device))
 
     def decode_step(
         self, state: TransformerDecoderState, input_ids: Tensor, encoder: "Encoder"
     ) -> tuple[TransformerDecoderState, Tensor]:
-        residual, sublayer_out = to_compute_dtype(embed_step(encoder, input_ids, state.position)), None
-        past_key_values: list[LayerCache] = []
-        for layer, (block, cross_attention) in enumerate(self._layers(encoder)):
-            x, residual = self._mixer_input(block, sublayer_out, residual)
-            assert isinstance(block.mixer, SelfAttention | LongShortRangeAttention)
-            mixed, layer_cache = block.mixer.decode_step(
-                x, state.past_key_values[layer] if state.past_key_values else None, state.position
-            )
-            past_key_values.append(layer_cache)
-            x, residual = (cross_attention.norm if self.norm_first else block.mixer_norm)(residual, mixed)
-            sublayer_out, residual = self._feed_forward(
-                block, cross_attention, residual, cross_attention.decode_step(x, state.cross_kv[layer], state.source_mask)
-            )
-        return replace(state, past_key_values=past_key_values, position=state.position + 1), self._final_norm(
-            sublayer_out, residual, None
-        )
+        layout = state.cache.next_layout()
+
+        def attend_source(layer: int, x: Tensor) -> Tensor:
+            cross_attention: CrossAttention = self.cross_attentions[layer]  # type: ignore[assignment]
+            return cross_attention.attend_cached(x, state.cross_kv[layer], state.source_mask)
+
+        hidden_states = self._run_layers(Inputs(input_ids, layout, state=state.cache), encoder, attend_source)
+        return replace(state, cache=state.cache.advance(layout)), hidden_states
 
     @property
     def source_attentions(self) -> list[nn.Module]:
         return list(self.cross_attentions)
 
     def reorder_state(self, state: TransformerDecoderState, row_indices: Tensor) -> TransformerDecoderState:
-        past_key_values = [
-            tuple(tensor.index_select(0, row_indices) for tensor in layer_cache) for layer_cache in state.past_key_values
-        ]
-        source_id = state.source_id.index_select(0, row_indices)
+        cache, source_id = state.cache.select_rows(row_indices), state.source_id.index_select(0, row_indices)
         if torch.equal(source_id, state.source_id):  # same sources in the same rows, as between the steps of a beam search
-            return replace(state, past_key_values=past_key_values)
+            return replace(state, cache=cache)
         source_mask = None if state.source_mask is None else state.source_mask.index_select(0, row_indices)
         cross_kv = [(k.index_select(0, row_indices), v.index_select(0, row_indices)) for k, v in state.cross_kv]
-        return TransformerDecoderState(past_key_values, cross_kv, source_mask, source_id, state.position)
+        return TransformerDecoderState(cache, cross_kv, source_mask, source_id)
 
     def _layers(self, encoder: "Encoder") -> list[tuple[Block, CrossAttention]]:
         stack = encoder.stack
         blocks = [stack.layers[block_index] for block_index in stack.group_indices] if self.config.shared else list(self.layers)
         return list(zip(blocks, self.cross_attentions, strict=True))  # type: ignore[arg-type]
 
-    def _forward_block(
-        self, block: Block, cross_attention: CrossAttention, sublayer_out: Tensor | None, residual: Tensor, layout: Layout,
-        encoder_hidden_states: Tensor, encoder_layout: Layout,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        x, residual = self._mixer_input(block, sublayer_out, residual)
-        mixed = _mix_causal(block.mixer, x, layout)
-        x, residual = (cross_attention.norm if self.norm_first else block.mixer_norm)(residual, mixed)
-        return self._feed_forward(
-            block, cross_attention, residual, cross_attention(x, layout, encoder_hidden_states, encoder_layout)
-        )
+    def _run_layers(self, inputs: Inputs, encoder: "Encoder", attend_source: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Hidden states of the target tokens; `attend_source` is the cross-attention of a layer."""
+        residual, sublayer_out = to_compute_dtype(encoder.embed(inputs)), None
+        for layer, (block, cross_attention) in enumerate(self._layers(encoder)):
+            x, residual = self._mixer_input(block, sublayer_out, residual)
+            mixed = _mix_causal(block.mixer, x, inputs.layout, inputs.state.get_layer(layer) if inputs.state else None)
+            x, residual = (cross_attention.norm if self.norm_first else block.mixer_norm)(residual, mixed)
+            sublayer_out, residual = self._feed_forward(block, cross_attention, residual, attend_source(layer, x))
+        return self._final_norm(sublayer_out, residual, inputs.output_indices)
 
     def _mixer_input(self, block: Block, sublayer_out: Tensor | None, residual: Tensor) -> tuple[Tensor, Tensor]:
         if self.norm_first:
@@ -274,6 +262,9 @@ def _copy_weights(block: nn.Module, encoder_block: nn.Module, copy_feedforward: 
     block.load_state_dict(own_weights | copied)
 
 
-def _mix_causal(mixer: nn.Module, x: Tensor, layout: Layout) -> Tensor:
+def _mix_causal(mixer: Mixer, x: Tensor, layout: Layout, state: LayerState | None) -> Tensor:
     """The mixer with a causal mask, also if the block is shared with a bidirectional encoder."""
-    return mixer.attend(x, layout, causal=True) if isinstance(mixer, SelfAttention) else mixer(x, layout)
+    if isinstance(mixer, SelfAttention):
+        assert state is None or isinstance(state, LayerKVCache)
+        return mixer.attend(x, layout, causal=True, cache=state)
+    return mixer(x, layout, state)

@@ -6,39 +6,21 @@
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from msgspec import Meta
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ...config import PosFloat, PosInt, Variant
 from ...rng import Stream, random_bits, uniform
+from .incremental import IncrementalDecoder, Ints
 from .sampling import ban_ngrams, sample_tokens
 
-Ints = NDArray[np.int64]
 NEG_INF = float("-inf")
 
 LengthPenaltyType = Literal["power", "gnmt"]
-
-
-class IncrementalDecoder(Protocol):
-    """A model that generates token by token. Its state has one row for each text; a state passed in may be changed in place
-    and must not be used again."""
-
-    def prefill(self, prompts: Sequence[Ints]) -> tuple[Any, Tensor]:
-        """Process the prompts: state with one row for each, and (rows, vocab_size) logits of the next token."""
-        ...
-
-    def decode_step(self, state: Any, input_ids: Tensor) -> tuple[Any, Tensor]:
-        """State and logits after one more token for each row; input_ids: (rows,), on the device of the logits."""
-        ...
-
-    def reorder_state(self, state: Any, row_indices: Tensor) -> Any:
-        """State with the rows `row_indices`, which may drop and repeat rows."""
-        ...
 
 
 class GenerationBase(Variant, frozen=True):

@@ -13,7 +13,7 @@ from ...config import Fraction, NonNegFloat, PosInt
 from ..packing import Layout
 from ..positions import rel_shift
 from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection, masked_softmax
+from .base import BaseMixerConfig, LayerState, MemoryMixer, Mixer, QKVProjection, masked_softmax
 from .block_band import BlockBand
 
 MIN_MASK = 1e-6  # lower bound of a nonzero mask value, so that the gradient of its logarithm is finite
@@ -97,7 +97,8 @@ class AdaptiveSpanAttention(MemoryMixer):
         ramp, max_span = self.config.span_ramp, self.config.max_span
         return min(max_span, math.ceil((fraction * max_span + ramp) / ramp) * ramp)
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
+        assert state is None or isinstance(state, LayerMemory)
         if not torch.compiler.is_compiling():
             self.trim()
         inputs = x[None] if state is None else layout.pad(x)

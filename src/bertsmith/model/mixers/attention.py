@@ -2,19 +2,15 @@
 
 from typing import Annotated
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...config import PosFloat, PosInt, Probability
 from ...errors import UserError
+from ..kv_cache import LayerKVCache
 from ..packing import Layout, prefix_lm_mask
 from ..position_bias import PositionBias, PositionBiasConfig, T5BiasConfig, expand_bias
 from ..positions import RotaryEmbedding, apply_rope
-from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, Mixer, QKVProjection, masked_softmax
-
-LayerCache = tuple[Tensor, ...]  # KV cache of one layer; here keys and values, each (batch, heads, positions, head_dim)
+from .base import BaseMixerConfig, LayerState, Mixer, QKVProjection, masked_softmax
 
 
 class Attention(BaseMixerConfig, frozen=True, tag="attention"):
@@ -65,16 +61,18 @@ class SelfAttention(Mixer):
     def tied_position_bias(self) -> PositionBias | None:
         return self.tied_to[0].position_bias if self.tied_to else self.position_bias
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
-        return self.attend(x, layout, self.causal)
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
+        assert state is None or isinstance(state, LayerKVCache)
+        return self.attend(x, layout, self.causal, state)
 
-    def attend(self, x: Tensor, layout: Layout, causal: bool) -> Tensor:
+    def attend(self, x: Tensor, layout: Layout, causal: bool, cache: LayerKVCache | None = None) -> Tensor:
+        """`forward` with a causal mask or without; with `cache`, x continues the sequences in it."""
+        qkv, num_heads, bias = self.projections.qkv(x), self.projections.num_heads, self.tied_position_bias
+        cos_sin = self.rotary.cos_sin(layout.num_positions, x.device) if self.rotary else None
+        if cache is not None:
+            return self.projections.output(cache.attend_qkv(qkv, layout, num_heads, cos_sin, causal, bias))
         dropout = self.dropout if self.training else 0.0
-        cos_sin = self.rotary.cos_sin(layout.max_seqlen, x.device) if self.rotary else None
-        num_heads = self.projections.num_heads
-        return self.projections.output(
-            layout.attend_qkv(self.projections.qkv(x), num_heads, cos_sin, causal, dropout, self.tied_position_bias)
-        )
+        return self.projections.output(layout.attend_qkv(qkv, num_heads, cos_sin, causal, dropout, bias))
 
     def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
         qkv, num_heads = self.projections.qkv(x), self.projections.num_heads
@@ -91,25 +89,8 @@ class SelfAttention(Mixer):
             mask = mask & prefix_lm_mask(layout.max_seqlen, prefix[:, None, None])[:, None]
         return masked_softmax(scores, mask)
 
-    def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
-        """One decoding step with a KV cache.
-
-        x: (batch, hidden_size), the next token of each sequence, all at `position`. Returns the output, of the same shape, and
-        the cache with the keys and values of these tokens appended.
-        """
-        qkv, num_heads = self.projections.qkv(x), self.projections.num_heads
-        if self.rotary:
-            positions = torch.full((x.shape[0],), position, device=x.device)
-            qkv = apply_rope(qkv, self.rotary.cos_sin(position + 1, x.device), positions, num_heads)
-        q, k, v = qkv.unflatten(-1, (3, num_heads, 1, -1)).unbind(1)
-        if cache is not None:
-            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
-        attn_bias = (
-            self.tied_position_bias(torch.arange(-position, 1, device=x.device))[:, None].to(q.dtype)
-            if self.tied_position_bias
-            else None
-        )
-        return self.projections.output(F.scaled_dot_product_attention(q, k, v, attn_bias).flatten(1)), (k, v)
+    def build_cache(self, max_length: int) -> LayerKVCache:
+        return LayerKVCache(max_length)
 
 
 def _bias_tie_key(config: Attention) -> tuple[T5BiasConfig, int, bool] | None:

@@ -8,9 +8,12 @@ from torch import Tensor, nn
 
 from ...config import Variant
 from ...errors import UserError
+from ..kv_cache import LayerCache
 from ..linear import Linear
 from ..packing import Layout
 from ..segment_memory import LayerMemory
+
+LayerState = LayerMemory | LayerCache  # what a layer gets of the tokens before these: segment memory, or a cache for decoding
 
 
 class BaseMixerConfig(Variant, frozen=True):
@@ -36,8 +39,18 @@ class Mixer(nn.Module, ABC):
     can_compile: ClassVar[bool] = True  # whether torch.compile captures it as one graph
 
     @abstractmethod
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
-        """`state`: what the layer remembers of the text before these sequences, for a `MemoryMixer`."""
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
+        """`state`: what the layer has of the text before these sequences.
+
+        A `MemoryMixer` reads its `LayerMemory`; a mixer with `build_cache` reads that cache and writes these tokens into it.
+        """
+
+    def build_cache(self, max_length: int) -> LayerCache | None:
+        """Empty cache for incremental decoding of sequences of at most `max_length` tokens.
+
+        None: there is no such cache, and generation runs the whole text again for each token.
+        """
+        return None
 
     def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
         """(sequences, heads, max_seqlen, max_seqlen) float32: how much each query (row) attends to each key (column).

@@ -11,8 +11,7 @@ from ...config import PosInt
 from ...errors import UserError
 from ..linear import Linear
 from ..packing import Layout
-from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, Mixer
+from .base import BaseMixerConfig, LayerState, Mixer
 
 
 class Cnn(BaseMixerConfig, frozen=True, tag="cnn"):
@@ -52,7 +51,7 @@ class CnnMixer(Mixer):
         self.kernel_sizes = config.kernel_sizes
         self.activation = F.relu if config.hidden_act == "relu" else torch.tanh
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
         left = max(self.left_padding)
         right = max(
             kernel_size - 1 - conv_left for kernel_size, conv_left in zip(self.kernel_sizes, self.left_padding, strict=True)

@@ -3,6 +3,7 @@
 Half of the channels go through self-attention, the other half through a lightweight or dynamic convolution.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 
 from ...config import PosFloat, PosInt, Probability
 from ...errors import UserError
+from ..kv_cache import LayerCache, LayerKVCache
 from ..linear import Linear
 from ..packing import Layout
-from ..segment_memory import LayerMemory
-from .attention import Attention, LayerCache, SelfAttention
-from .base import BaseMixerConfig, Mixer
+from ..segment_memory import last_positions
+from .attention import Attention, SelfAttention
+from .base import BaseMixerConfig, LayerState, Mixer
 
 
 class LiteTransformer(BaseMixerConfig, frozen=True, tag="lite-transformer"):
@@ -69,23 +71,39 @@ class LongShortRangeAttention(Mixer):
         )
         self.attention, self.convolution = SelfAttention(attention_config, half), LightweightConv(config, half)
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
+        assert state is None or isinstance(state, LongShortRangeCache)
+        kv_cache, conv_cache = (None, None) if state is None else (state.attention, state.convolution)
         long_range, short_range = x.chunk(2, -1)
-        return torch.cat([self.attention(long_range, layout), self.convolution(short_range, layout)], -1)
+        return torch.cat([self.attention(long_range, layout, kv_cache), self.convolution(short_range, layout, conv_cache)], -1)
 
     def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
         """Of the attention half."""
         return self.attention.attention_weights(x.chunk(2, -1)[0], layout)
 
-    def decode_step(self, x: Tensor, cache: LayerCache | None, position: int) -> tuple[Tensor, LayerCache]:
-        """One decoding step, as `SelfAttention.decode_step`: x (batch, hidden_size), the next token of each sequence.
+    def build_cache(self, max_length: int) -> "LongShortRangeCache":
+        return LongShortRangeCache(self.attention.build_cache(max_length), ConvCache())
 
-        The cache is that of the attention (keys, values), then the last inputs of the convolution.
-        """
-        long_range, short_range = x.chunk(2, -1)
-        attention_out, kv_cache = self.attention.decode_step(long_range, None if cache is None else cache[:2], position)
-        conv_out, conv_cache = self.convolution.decode_step(short_range, None if cache is None else cache[2])
-        return torch.cat([attention_out, conv_out], -1), (*kv_cache, conv_cache)
+
+class ConvCache(LayerCache):
+    """The last inputs of a causal convolution."""
+
+    def __init__(self, window: Tensor | None = None) -> None:
+        self.window = window  # (rows, kernel_size - 1, channels), oldest first, zeros before the text; None before the first
+
+    def select_rows(self, row_indices: Tensor) -> "ConvCache":
+        return ConvCache(None if self.window is None else self.window.index_select(0, row_indices))
+
+
+@dataclass(frozen=True)
+class LongShortRangeCache(LayerCache):
+    """KV cache of the attention half, and the last inputs of the convolution."""
+
+    attention: LayerKVCache
+    convolution: ConvCache
+
+    def select_rows(self, row_indices: Tensor) -> "LongShortRangeCache":
+        return LongShortRangeCache(self.attention.select_rows(row_indices), self.convolution.select_rows(row_indices))
 
 
 class LightweightConv(nn.Module):
@@ -107,8 +125,10 @@ class LightweightConv(nn.Module):
             Linear(hidden_size, config.num_filters * self.kernel_size, bias=False) if config.dynamic else None
         )
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, cache: ConvCache | None = None) -> Tensor:
         x = F.glu(self.glu(x))
+        if cache is not None:
+            return self.output(self._continue(x, layout, cache))
         is_same_seq = (
             _pad(layout.seq_id, self.left_padding, self.kernel_size, -1).unfold(0, self.kernel_size, 1)
             == layout.seq_id[:, None]
@@ -117,16 +137,14 @@ class LightweightConv(nn.Module):
         out: Tensor = _LightweightConvFunction.apply(x.unflatten(-1, (self.num_filters, -1)), weights, self.left_padding)
         return self.output(out.flatten(1))
 
-    def decode_step(self, x: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
-        """One decoding step of a causal convolution: x (batch, dim), the next token of each sequence.
-
-        cache: (batch, at most kernel_size, dim), the previous inputs of the convolution; returned with this one appended.
-        """
-        x = F.glu(self.glu(x))
-        window = x[:, None] if cache is None else torch.cat([cache, x[:, None]], 1)[:, -self.kernel_size :]
-        weights = self._kernel_weights(x)[..., self.kernel_size - window.shape[1] :]
-        out = (window.unflatten(-1, (self.num_filters, -1)) * weights.transpose(1, 2)[..., None]).sum(1)
-        return self.output(out.flatten(1)), window
+    def _continue(self, x: Tensor, layout: Layout, cache: ConvCache) -> Tensor:
+        """The causal convolution of x (tokens, channels), which follows the inputs in the cache; these are added to it."""
+        if cache.window is None:
+            cache.window = x.new_zeros(layout.num_sequences, self.kernel_size - 1, x.shape[1])
+        inputs = torch.cat([cache.window, layout.pad(x)], 1)
+        windows = layout.unpad(inputs.unfold(1, self.kernel_size, 1)).unflatten(1, (self.num_filters, -1))
+        cache.window = last_positions(x, layout, cache.window, self.kernel_size - 1)
+        return (windows * self._kernel_weights(x)[:, :, None]).sum(-1).flatten(1)
 
     def _kernel_weights(self, x: Tensor) -> Tensor:
         """(tokens, num_filters, kernel_size), or (1, ...) if not dynamic: they add up to 1 over the kernel."""

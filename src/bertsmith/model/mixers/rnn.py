@@ -12,8 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ...config import PosFloat, PosInt
 from ...errors import UserError
 from ..packing import Layout
-from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, Mixer
+from .base import BaseMixerConfig, LayerState, Mixer
 
 # h_n (1, sequences, output_size) and c_n (1, sequences, hidden_size); a GRU has h_n only
 RnnState = tuple[Tensor, ...]
@@ -84,7 +83,7 @@ class RnnMixer(Mixer):
         self.directions = nn.ModuleList(_build_rnn(config, input_size, output_size) for _ in range(num_directions))
         self.clip = config.cell_clip
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
         if layout.is_packed:
             return self.forward_with_state(x, layout)[0]
         token_indices = layout.padding_mask().flatten().nonzero().squeeze(1)  # padded batch: skip the padding

@@ -11,7 +11,7 @@ from ..linear import Linear
 from ..packing import Layout
 from ..positions import rel_shift, sinusoidal_distances
 from ..segment_memory import LayerMemory
-from .base import BaseMixerConfig, MemoryMixer, Mixer, QKVProjection, masked_softmax
+from .base import BaseMixerConfig, LayerState, MemoryMixer, Mixer, QKVProjection, masked_softmax
 
 
 class TransformerXL(BaseMixerConfig, frozen=True, tag="transformer-xl"):
@@ -66,7 +66,8 @@ class TransformerXLAttention(MemoryMixer):
     def max_past_len(self) -> int | None:
         return self.mem_len if self.config.same_length else None
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
+        assert state is None or isinstance(state, LayerMemory)
         q, k, v = (layout.pad(t) for t in self.projections(x))
         if state is not None:
             k, v = (

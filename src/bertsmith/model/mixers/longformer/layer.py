@@ -13,8 +13,7 @@ from ....errors import UserError
 from ...linear import Linear
 from ...packing import FLASH_DTYPES, Layout
 from ...positions import RotaryEmbedding, apply_rope, shift_rope
-from ...segment_memory import LayerMemory
-from ..base import BaseMixerConfig, Mixer, QKVProjection, masked_softmax
+from ..base import BaseMixerConfig, LayerState, Mixer, QKVProjection, masked_softmax
 from .attention import longformer_attention
 from .clamped_rope import clamped_scores, qk_scores
 from .global_attention import MAX_GLOBAL_PER_GROUP, AttentionPattern, GlobalGroup, build_global_groups
@@ -87,7 +86,7 @@ class LongformerAttention(Mixer):
             for dilation in sorted(set(dilations))
         }
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
                 "mixer=longformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"

@@ -13,8 +13,7 @@ from ....config import Config, NonNegInt, PosInt, Probability
 from ....errors import UserError
 from ...linear import Linear
 from ...packing import Layout
-from ...segment_memory import LayerMemory
-from ..base import BaseMixerConfig, Mixer
+from ..base import BaseMixerConfig, LayerState, Mixer
 from .lsh import SELF_MASK_VALUE, LshHash, gather_tokens, invert_permutation, unit_norm
 
 MASK_VALUE = -1e9  # less than SELF_MASK_VALUE, and finite
@@ -83,7 +82,7 @@ class ChunkedLocalAttention(Mixer):
             Linear(inner_size, hidden_size, bias=False),
         )
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
         _reject_prefix(layout)
         projected = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).unbind(-3)
         q, k, v = (t.transpose(0, 1) for t in projected)
@@ -113,7 +112,7 @@ class ChunkedLshAttention(Mixer):
         buckets = config.num_buckets if isinstance(config.num_buckets, tuple) else (config.num_buckets,)
         self.hashes = LshHash(config.num_attention_heads, head_dim, config.num_hashes, buckets, config.seed)
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
         _reject_prefix(layout)
         qk, v = (projected.transpose(0, 1) for projected in self.qkv(x).unflatten(-1, (2, self.num_heads, -1)).unbind(-3))
         sorted_idx = (layout.seq_id * self.hashes.num_buckets + self.hashes(qk)).argsort(dim=-1, stable=True)

@@ -11,8 +11,7 @@ from ....config import NonNegInt, PosInt
 from ....errors import UserError
 from ...linear import Linear
 from ...packing import Layout
-from ...segment_memory import LayerMemory
-from ..base import BaseMixerConfig, Mixer, masked_softmax
+from ..base import BaseMixerConfig, LayerState, Mixer, masked_softmax
 from .lsh import SELF_MASK_VALUE, LshHash, invert_permutation, lsh_attention, unit_norm
 
 
@@ -62,7 +61,7 @@ class ReformerAttention(Mixer):
             else None
         )
 
-    def forward(self, x: Tensor, layout: Layout, state: LayerMemory | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
         if layout.prefix_lengths is not None:
             raise UserError(
                 "mixer=reformer does not support prefix LM attention (bidirectional prefixes, UniLM); use mixer=attention"

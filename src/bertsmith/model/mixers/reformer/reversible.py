@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ....errors import UserError
+from ...kv_cache import KVCache
 from ...packing import Layout
 from ...segment_memory import SegmentMemory
 from ...sublayers import AddNorm, ResidualAdd, to_compute_dtype
@@ -87,7 +88,7 @@ class ReversiblePass:
     blocks: Sequence["Block"]  # of all layers of the stack
     layers: range  # those of this pass
     layout: Layout
-    memory: SegmentMemory | None = None
+    state: SegmentMemory | KVCache | None = None
     rng_states: list["RngState"] = field(default_factory=list)  # before every sublayer, in order
 
     def forward(self, x1: Tensor, x2: Tensor) -> TensorPair:
@@ -127,14 +128,14 @@ class ReversiblePass:
         return (grad_1, grad_2), accumulator.grads
 
     def _mixer_sublayer(self, layer: int, is_recompute: bool = False) -> Sublayer:
-        block, layer_memory = self.blocks[layer], self.memory.get_layer(layer) if self.memory else None
+        block, layer_state = self.blocks[layer], self.state.get_layer(layer) if self.state else None
 
         def sublayer(x: Tensor) -> Tensor:
             normed = _apply_norm(block.mixer_norm, x)
-            out = block.mixer(normed, self.layout, layer_memory)
-            if self.memory is not None and not is_recompute:
+            out = block.mixer(normed, self.layout, layer_state)
+            if isinstance(self.state, SegmentMemory) and not is_recompute:
                 mixer = block.mixer if isinstance(block.mixer, MemoryMixer) else None
-                self.memory.append_layer(normed, self.layout, layer_memory, mixer)
+                self.state.set_next_layer(layer, normed, self.layout, mixer)
             assert isinstance(block.mixer_norm, AddNorm | ResidualAdd)
             return _apply_dropout(block.mixer_norm, out)
 
