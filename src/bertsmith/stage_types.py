@@ -873,6 +873,8 @@ class TextSimilarity(TypedDict, total=False):
     """sentence embedding: mean of the token vectors, or the vector of [CLS]"""
     temperature: float
     """temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"""
+    normalize: bool
+    """scale sentence embeddings to L2 norm 1; cosine similarities are the same"""
     scale: Sequence[float] | None
     """scores that map to cosine 0 and 1; by default the range of data.train"""
     long_text: Literal["truncate", "hierarchical"]

@@ -105,3 +105,17 @@ SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 )
 def test_hub_selects_only_files_that_import_reads(available, selected):
     assert _select_files(available) == selected
+
+
+def test_hub_files_of_sentence_transformers_and_of_other_weight_names_are_needed():
+    modules = ["modules.json", "sentence_bert_config.json", "1_Pooling/config.json"]
+    names = ["config.json", "vocab.txt", "bert.safetensors", "onnx/model.safetensors", "README.md", *modules]
+    assert _select_files(names) == sorted(["config.json", "vocab.txt", "bert.safetensors", *modules])
+    with pytest.raises(UserError, match=r"several \.safetensors files"):
+        _select_files([*names, "second.safetensors"])
+
+
+def test_hub_name_without_owner_is_downloaded_from_its_owner(tmp_path, server):
+    save_random_model("BertModel", tmp_path / "hub/google-bert/bert-base-uncased")
+    assert main(["import", "source=bert-base-uncased", f"out={tmp_path / 'ours'}", "--quiet"]) == 0
+    assert (tmp_path / "ours/model.safetensors").exists()

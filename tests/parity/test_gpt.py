@@ -20,12 +20,13 @@ from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
+from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.planning.step import build_meta_model
 from bertsmith.tokenization.tokenizer import END_OF_TEXT, Tokenizer
 from tests.support.cli import run_cli_json
 from tests.support.corpora import prepare_test_corpus
 from tests.support.huggingface_models import import_folder, run_stage, transformers
-from tests.support.texts import make_english_text
+from tests.support.texts import VOCAB, make_english_text
 
 LENGTHS = (17, 5, 40, 1, 23)
 SMALL = {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64}
@@ -245,3 +246,30 @@ def test_gpt_sampling_with_top_k_one_is_greedy(tmp_path):
     greedy = predictor.generate("the cat", max_new_tokens=5)
     assert sampled[0]["token_ids"] == sampled[1]["token_ids"] == greedy["token_ids"]
     assert np.isfinite(greedy["log_prob"])
+
+
+@pytest.mark.parametrize(("preset", "intermediate_size"), [("gpt", 128), ("gpt", 96), ("gpt2", 96)])
+def test_gpt_of_small_sizes_is_exported(preset, intermediate_size, tmp_path):
+    """transformers' OpenAIGPT has 4 * hidden_size units: fewer are padded with zeros, which changes no output."""
+    encoder = msgspec.structs.replace(
+        EncoderConfig.presets()[preset], num_hidden_layers=2, hidden_size=32, max_position_embeddings=64, initializer_range=0.2,
+        mixer=Attention(num_attention_heads=2, causal=True),
+        feedforward=FeedForwardConfig(intermediate_size=intermediate_size, hidden_act="gelu-tanh"),
+    )  # fmt: skip
+    heads = {"lm": LMHeadConfig(transform=False, bias=False)}
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(VOCAB), heads=heads), 0).eval()
+    checkpoint.save(tmp_path / "ours", model, Tokenizer.from_vocab(VOCAB), {}, {})
+    result = run_stage("export", model=tmp_path / "ours", out=tmp_path / "hf", check=True)
+    assert result["class"] == {"gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}[preset]
+    assert max(result["differences"].values()) < 1e-5
+    ids = torch.arange(20)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()(ids[None]).logits[0]
+    ours = model.compute_logits("lm", model(Inputs(ids, Layout.from_lengths([20]))))
+    assert_close(ours, theirs, atol=1e-5, rtol=0)
+
+
+def test_gpt_wider_than_transformers_has_it_is_refused_with_the_size_it_has(tmp_path):
+    encoder = msgspec.structs.replace(EncoderConfig.presets()["gpt"], num_hidden_layers=1, hidden_size=24)
+    config = ModelConfig(encoder=encoder, vocab_size=len(VOCAB), heads={"lm": LMHeadConfig(transform=False, bias=False)})
+    with pytest.raises(UserError, match=r"feedforward.intermediate_size = 3072 \(its size is 4 \* hidden_size = 96\)"):
+        choose_target(build_meta_model(config), Tokenizer.from_vocab(VOCAB), CheckpointRecord())

@@ -2,20 +2,24 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import bertsmith
+from bertsmith.commands import load_stage
 from bertsmith.config import from_dict
 from bertsmith.convert.huggingface import folder as huggingface
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
+from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import SequenceHeadConfig
 from bertsmith.model.heads.features import FeatureHeadConfig, FeaturesConfig
 from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.model.packing import Layout
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.support.huggingface_models import SIZES, import_folder, rewrite_weights, run_stage, save_random_model, transformers
@@ -223,3 +227,77 @@ def test_huggingface_export_refuses_unmapped_weights(tmp_path):
     with pytest.raises(UserError, match=r"no parameters for heads\.task\.extra"):
         huggingface.write(tmp_path / "back", model, tokenizer, huggingface.read_record(tmp_path / "ours"))
     assert load_file(tmp_path / "ours/model.safetensors").keys() == model.state_dict().keys() - {"heads.task.extra"}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "distilbert", "albert"])
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_export_folds_the_temperature_into_the_head(family, multi_label, tmp_path):
+    problem = {"problem_type": "multi_label_classification" if multi_label else "single_label_classification"}
+    name = {"roberta": "Roberta", "electra": "Electra", "distilbert": "DistilBert", "albert": "Albert"}.get(family, "Bert")
+    save_random_model(f"{name}ForSequenceClassification", tmp_path / "hf", **COLOUR_LABELS, **problem)
+    import_folder(tmp_path / "hf", tmp_path / "ours")
+    model = bertsmith.load(tmp_path / "ours")
+    model.task = msgspec.structs.replace(model.task, temperature=2.5, threshold=0.37)
+    model.save(tmp_path / "calibrated")
+    run_stage("export", model=tmp_path / "calibrated", out=tmp_path / "back", check=True)
+    exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "back").eval()
+    logits = exported(encode(tmp_path / "ours", TEXT)).logits[0]
+    expected = bertsmith.load(tmp_path / "calibrated")(TEXT)["scores"]
+    scores = logits.sigmoid() if multi_label else logits.softmax(-1)
+    assert list(expected.values()) == pytest.approx(scores.tolist(), abs=1e-5)
+    assert list(model(TEXT)["scores"].values()) == pytest.approx(scores.tolist(), abs=1e-5)
+    card = (tmp_path / "back" / "README.md").read_text()
+    assert "temperature = 2.5 is folded into the last linear layer" in card and ("threshold = 0.37" in card) == multi_label
+
+
+def test_export_tells_the_null_threshold_of_questions(tmp_path, capsys):
+    save_random_model("BertForQuestionAnswering", tmp_path / "hf")
+    import_folder(tmp_path / "hf", tmp_path / "ours")
+    model = bertsmith.load(tmp_path / "ours")
+    model.task = msgspec.structs.replace(model.task, no_answer=True, threshold=-1.25)
+    model.save(tmp_path / "tuned")
+    load_stage("export").run(load_stage("export").Recipe(model=str(tmp_path / "tuned"), out=str(tmp_path / "back")))
+    for text in (capsys.readouterr().err, (tmp_path / "back" / "README.md").read_text()):
+        assert "threshold = -1.25: predict no answer if" in text
+
+
+def test_check_of_half_precision_weights_compares_in_float32(tmp_path):
+    original = save_random_model("BertForMaskedLM", tmp_path / "hf")
+    original.half().save_pretrained(tmp_path / "hf")
+    result, _, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
+    assert max(result["differences"].values()) < 1e-4
+
+
+def test_import_reads_the_only_safetensors_file_whatever_its_name(tmp_path):
+    original = save_random_model("BertForMaskedLM", tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "hf" / "bert-v2.safetensors")
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours", check=True)
+    assert torch.equal(model.encoder.word_embeddings.weight, original.bert.embeddings.word_embeddings.weight)
+    assert max(result["differences"].values()) < 1e-4
+    (tmp_path / "hf" / "second.safetensors").touch()
+    with pytest.raises(UserError, match=r"several .safetensors files \(bert-v2.safetensors, second.safetensors\)"):
+        import_folder(tmp_path / "hf", tmp_path / "other")
+
+
+def test_import_refuses_the_weights_of_an_adapter(tmp_path):
+    save_random_model("BertForMaskedLM", tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").rename(tmp_path / "hf" / "adapter_model.safetensors")
+    with pytest.raises(UserError, match="only the weights of an adapter"):
+        import_folder(tmp_path / "hf", tmp_path / "ours")
+
+
+@pytest.mark.parametrize(("family", "key"), [("Electra", "encoder"), ("Bert", "bert"), ("Roberta", "backbone")])
+def test_import_reads_the_encoder_of_a_larger_model(family, key, tmp_path):
+    """As LTP's: config.json has the encoder's config as a table, and the tensors its key as a prefix."""
+    original = save_random_model(f"{family}Model", tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps({"model_type": "ltp", key: config, "cws_labels": ["B", "I"]}))
+    head = {"cws_classifier.weight": torch.ones(2, 32)}
+    rewrite_weights(tmp_path / "hf", lambda weights: {f"{key}.{name}": tensor for name, tensor in weights.items()} | head)
+    result, model, _ = import_folder(tmp_path / "hf", tmp_path / "ours")
+    assert (result["family"], result["unexpected_keys"]) == (family.lower(), ["cws_classifier.weight"])
+    ids = encode(tmp_path / "ours", TEXT)
+    layout = Layout.from_lengths([ids.shape[1]])
+    torch.testing.assert_close(model(Inputs(ids[0], layout)), original(ids).last_hidden_state[0], atol=1e-5, rtol=0)
+    with pytest.raises(UserError, match="has no class for the model of"):
+        import_folder(tmp_path / "hf", tmp_path / "other", check=True)

@@ -1,6 +1,7 @@
 """Files of word vectors: round trips in all formats, and errors that name the line or byte of damage."""
 
 import gzip
+import pickle
 import struct
 
 import numpy as np
@@ -163,3 +164,12 @@ def test_npy_vectors_and_words_are_written_atomically(tmp_path, monkeypatch):
         write_vectors(tmp_path / "v.npy", KeyedVectors(["queen", "king"], 3 * np.eye(2)))
     assert read_vectors(tmp_path / "v.npy").words == ["king", "queen"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["v.npy", "v.words.txt"]
+
+
+@pytest.mark.parametrize("name", ["v.kv", "v.model", "v.bin", "v.txt"])
+def test_pickle_of_gensim_is_refused_with_what_to_save_instead(name, tmp_path):
+    (tmp_path / name).write_bytes(pickle.dumps({"vectors": [1.0, 2.0]}, protocol=4))
+    with pytest.raises(
+        UserError, match=rf"is a pickle.*KeyedVectors.load\('{name}'\).save_word2vec_format\('v.bin', binary=True\)"
+    ):
+        read_vectors(tmp_path / name)

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, lock_output, resolve_path
+from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, lock_output, resolve_path, write_atomic
 from ..config import Config
 from ..console import Console
 from ..convert.huggingface import folder
+from ..convert.huggingface.readme import render_readme
 from ..convert.int8 import export_int8
 from ..convert.parity import check_parity
 from ..convert.word_vectors import export_vectors
@@ -58,9 +59,10 @@ def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Consol
             target = folder.write(staging, model, tokenizer, record)
             family, architecture = target.family, target.architecture
             folder.verify_roundtrip(staging, target.model, architecture)
-            differences = check_parity(model, staging, family, architecture) if recipe.check else {}
-    if target.model is not model:
-        console.info(f"encoder.token_type_embeddings: added to the position embeddings, since {architecture.name} has none")
+            write_atomic(staging / "README.md", render_readme(out.absolute().name, architecture, record.task).encode())
+            differences = check_parity(target.model, staging, family, architecture) if recipe.check else {}
+    for note in (*target.changes, *(record.task.export_notes() if record.task else ())):
+        console.info(note)
     if not architecture.pooler_module and model.config.encoder.pooler_act != "none":
         console.info(f"encoder.pooler: not exported, since {architecture.name} has no pooler")
     for name, value in differences.items():
@@ -76,4 +78,5 @@ def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Consol
 
 
 def _file_checksums(out: Path) -> dict[str, str]:
-    return {path.name: checksum(path) for path in sorted(out.iterdir()) if path.is_file() and path.name != MANIFEST}
+    paths = [path for path in sorted(out.rglob("*")) if path.is_file() and path.name != MANIFEST]
+    return {path.relative_to(out).as_posix(): checksum(path) for path in paths}

@@ -15,6 +15,7 @@ from ..convert import elmo, tf_checkpoint
 from ..convert.huggingface import folder, hub, reformer
 from ..convert.huggingface.mapping import ConvertedModel
 from ..convert.huggingface.names import Family
+from ..convert.huggingface.sentence_transformers import read_modules
 from ..convert.huggingface.tokenizer import read_tokenizer
 from ..convert.parity import check_parity
 from ..convert.word_vectors import import_vectors
@@ -58,10 +59,14 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             return _import_elmo(recipe, *elmo_files, out, console)
         if reformer.is_reformer(source):
             return _import_reformer(recipe, source, out, console)
+        modules = read_modules(source)  # of sentence-transformers
+        source = modules.encoder_folder if modules else source
         family, converted, files = _read_checkpoint(source, recipe.attention_dropout)
+        converted = modules.add_to(converted) if modules else converted
         tokenizer = _read_tokenizer(recipe, source, converted.model)
         checksums = {path.name: checksum(path) for path in files}
-        identity = fingerprint([_identity_settings(recipe), checksums, tokenizer.fingerprint])
+        task = [to_dict(converted.task), converted.max_length] if modules else []
+        identity = fingerprint([_identity_settings(recipe), checksums, tokenizer.fingerprint, *task])
         result = _build_result(family.model_type, converted, tokenizer)
         if recipe.check:
             result["differences"] = _compare_with_transformers(converted, source, family)
@@ -154,7 +159,9 @@ def _compare_with_transformers(converted: ConvertedModel, source: Path, family: 
     if not source.is_dir() or not (source / "config.json").exists():
         raise UserError("check=true compares with transformers, which cannot read a TensorFlow checkpoint; leave it out, and "
                        "check the model with `bertsmith export format=hf check=true`")  # fmt: skip
-    return check_parity(converted.model, source, family, folder.select_architecture(family, converted.model, converted.task))
+    architecture = folder.select_architecture(family, converted.model, converted.task)
+    with folder.standard_names(source) as renamed:
+        return check_parity(converted.model, renamed, family, architecture)
 
 
 def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, card: dict[str, Any]) -> None:
@@ -169,7 +176,8 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, ca
     }
     record["family"] = card["result"]["family"]
     if converted.task is not None:
-        record |= {"task": to_dict(converted.task), "max_length": converted.model.config.encoder.max_position_embeddings}
+        max_length = converted.max_length or converted.model.config.encoder.max_position_embeddings
+        record |= {"task": to_dict(converted.task), "max_length": max_length}
     with atomic_folder(resolve_path(recipe.out, "out")) as staging:
         checkpoint.write_files(staging, converted.model, tokenizer, card, record)
         if converted.extra_tensors:

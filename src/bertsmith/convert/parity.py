@@ -60,13 +60,13 @@ def compute_differences(model: Model, folder: Path, family: Family, architecture
 
 
 def load_hf_model(folder: Path, class_name: str) -> Any:
-    """transformers' model of that class, in evaluation mode."""
+    """transformers' model of that class, in evaluation mode and float32 as ours, whatever the file has."""
     try:
         import transformers
     except ImportError:
         raise UserError("check=true needs transformers, which is not installed: pip install transformers") from None
     with _silence_logging(transformers.utils.logging):
-        return getattr(transformers, class_name).from_pretrained(folder).eval()
+        return getattr(transformers, class_name).from_pretrained(folder).float().eval()
 
 
 def _random_inputs(model: Model, pad_id: int) -> Inputs:

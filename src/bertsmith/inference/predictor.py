@@ -25,7 +25,7 @@ from ..tasks import Task, TaskConfig
 from ..tasks.base import EncodedExamples
 from ..tasks.requests import as_text_list, parse_requests
 from ..tasks.sequences import average_windows, encode_pairs
-from ..tasks.similarity import Pooling, semantic_search, to_hits
+from ..tasks.similarity import Pooling, normalize_rows, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
 from .attentions import compute_alignments, compute_attentions, encode_framed
 from .fill_mask import FilledMasks, FillMask, Predictions
@@ -155,6 +155,8 @@ class Predictor:
                 vectors[batch] = pool_tokens(hidden, layout, pooling, self.model.config.encoder.is_causal).float().cpu().numpy()
         if len(ids) > len(text_list):  # windows of long texts: one vector per text
             vectors = average_windows(vectors, replace(encoded, metadata=[]), len(text_list)).astype(np.float32)
+        if getattr(self.task, "normalize", False):
+            vectors = normalize_rows(vectors)
         return vectors[0] if is_single else vectors
 
     def hidden_states(self, texts: str | Iterable[str], batch_tokens: int | None = None) -> Any:

@@ -211,6 +211,17 @@ class Task(Variant, frozen=True):
         """Options of `sequences.encode_pairs` for the embeddings of single texts."""
         return {}
 
+    # Export
+
+    @property
+    def logit_temperature(self) -> float:
+        """What the logits of the head are divided by before their softmax or sigmoid."""
+        return 1.0
+
+    def export_notes(self) -> list[str]:
+        """What an exported model computes otherwise than a reader of its config.json expects; one sentence each."""
+        return []
+
     # Requests
 
     def request_fields(self, names: Collection[str] = ()) -> RequestFields:

@@ -274,6 +274,21 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             return self
         return msgspec.structs.replace(self, threshold=_best_threshold(self.probabilities(logits), labels))
 
+    @property
+    def logit_temperature(self) -> float:
+        return self.temperature
+
+    def export_notes(self) -> list[str]:
+        notes = list[str]()
+        if self.temperature != 1:
+            function = "sigmoid" if self.multi_label else "softmax"
+            notes.append(f"temperature = {self.temperature:.4g} is folded into the last linear layer: the {function} of the "
+                         "logits gives the calibrated probabilities")  # fmt: skip
+        if self.multi_label:
+            notes.append(f"threshold = {self.threshold:.4g}: predict every label whose probability (sigmoid) is at least this; "
+                         "config.json cannot express it")  # fmt: skip
+        return notes
+
     def class_weight_vector(self) -> NDArray[np.float32] | None:
         """(labels,) weight of each label in the loss (multi-label: of its positives; negatives weigh 1)."""
         if self.class_weights == "balanced":

@@ -100,6 +100,12 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
     text_slots: ClassVar[tuple[str, ...]] = ("question", "context")
     global_segment: ClassVar[int | None] = 0  # the question
 
+    def export_notes(self) -> list[str]:
+        if not self.no_answer:
+            return []
+        return [f"threshold = {self.threshold:.4g}: predict no answer if the sum of the start and end logits of [CLS] exceeds "
+                "that of the best span by more than this; config.json cannot express it"]  # fmt: skip
+
     @property
     def metric_names(self) -> list[str]:
         subsets = [f"{side}_{name}" for side in ("has_answer", "no_answer") for name in ("exact", "f1")]

@@ -45,6 +45,7 @@ class SimilarityPrediction(Prediction):
 class TextSimilarity(Task, frozen=True, tag="similar"):
     pooling: Annotated[Pooling, "sentence embedding: mean of the token vectors, or the vector of [CLS]"] = "mean"
     temperature: Annotated[PosFloat, "temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"] = 0.05
+    normalize: Annotated[bool, "scale sentence embeddings to L2 norm 1; cosine similarities are the same"] = False
     scale: Annotated[tuple[float, float] | None, "scores that map to cosine 0 and 1; by default the range of data.train"] = None
     long_text: Annotated[
         Literal["truncate", "hierarchical"], "texts over max_length: truncate, or hierarchical (mean of the windows' vectors)"
@@ -69,6 +70,10 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
     @property
     def embedding_options(self) -> dict[str, Any]:
         return {"long_text": self.long_text, "stride": self.doc_stride}
+
+    def export_notes(self) -> list[str]:
+        is_whole = self.long_text == "truncate"
+        return [] if is_whole else [f"long_text = {self.long_text} is not exported: texts over max_seq_length are truncated"]
 
     def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[SimilarityExample]:
         """Rows of .tsv, .csv or .jsonl, pairs or single texts, with or without scores; or a .txt with one text per line."""

@@ -30,6 +30,14 @@ def read_vectors(path: Path) -> KeyedVectors:
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}; give vectors as text, as .bin (word2vec) or as .npy")
+    with path.open("rb") as file:
+        start = file.read(2)
+    if start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"):  # PROTO and its number
+        raise UserError(
+            f"{path} is a pickle, as gensim's save() writes it, which is never loaded, since it can run code; in gensim, run "
+            f"KeyedVectors.load({path.name!r}).save_word2vec_format({path.with_suffix('.bin').name!r}, binary=True), and give "
+            "that file"
+        )
     reader = {".bin": read_binary, ".npy": _read_npy}.get(path.suffix, read_text)
     words, matrix = reader(path)
     if not np.isfinite(matrix).all():

@@ -27,6 +27,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu-tanh", "gelu_python_tanh": "gelu-tanh", "silu": "silu", "swish": "silu",
 }  # fmt: skip
 HF_ACTIVATIONS = {"gelu": "gelu", "gelu-tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+ENCODER_KEYS = ("encoder", "bert", "transformer", "backbone", "text_encoder", "text_config", "config")  # of a nested config
 # Missing in some of Google's files: our defaults, BERT's values, apply.
 OPTIONAL_KEYS = (
     "hidden_dropout_prob",
@@ -35,6 +36,20 @@ OPTIONAL_KEYS = (
     "initializer_range",
     "feedforward.hidden_act",
 )
+
+
+def select_encoder_config(config: Any) -> tuple[Any, str]:
+    """The config of the encoder and its key, where config.json describes a larger model around it (LTP); else as it is, and "".
+
+    The classes named there (`architectures`) are not those of the weights, whose heads belong to the larger model.
+    """
+    if not isinstance(config, dict) or config.get("model_type") in FAMILIES or "hidden_size" in config:
+        return config, ""
+    nested = {key: table for key in ENCODER_KEYS if isinstance(table := config.get(key), dict) and "model_type" in table}
+    if len(nested) != 1:
+        return config, ""
+    key, table = next(iter(nested.items()))
+    return {name: value for name, value in table.items() if name != "architectures"}, key
 
 
 def detect_family(config: dict[str, Any], source: str) -> Family:
@@ -142,8 +157,10 @@ def config_to_hf(
     read_back = flatten(to_dict(config_from_hf(family, config, "config.json")))
     relevant = {name: value for name, value in values.items() if name != "pooler_act" or architecture.pooler_module}
     if lost := [f"{name} = {value!r}" for name, value in relevant.items() if read_back.get(name) != value]:
+        is_size = lost[0].startswith("feedforward.intermediate_size") and family.default_intermediate_4x
+        reason = f" (its size is 4 * hidden_size = {4 * encoder.hidden_size})" if is_size else ""
         raise UserError(
-            f"transformers' {family.model_type} cannot represent {', '.join(lost)}; "
+            f"transformers' {family.model_type} cannot represent {', '.join(lost)}{reason}; "
             "this model can only be stored as a bertsmith checkpoint"
         )
     return config

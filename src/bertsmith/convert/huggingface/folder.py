@@ -1,29 +1,41 @@
 """Reading and writing of whole Hugging Face checkpoint folders."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ... import tensors
 from ...artifacts import read_json, write_json
 from ...config import from_dict
 from ...errors import UserError
-from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_INDEX_FILE, save_weights
+from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, save_weights
 from ...model.heads import LM_HEAD, PooledHeadConfig, SequenceHeadConfig, TokenHeadConfig
 from ...model.mixers import Longformer
 from ...model.model import Model
-from ...tasks import TaskConfig
+from ...tasks import TaskConfig, TextSimilarity
 from ...tokenization.tokenizer import Tokenizer
 from . import tokenizer as vocabulary
-from .config import check_head_activation, config_to_hf, detect_family, get_family, get_position_offset
+from .config import (
+    check_head_activation,
+    config_to_hf,
+    detect_family,
+    get_family,
+    get_position_offset,
+    select_encoder_config,
+)
 from .mapping import POSITION_EMBEDDINGS, SEGMENT_EMBEDDINGS, ConvertedModel, convert_from_hf, convert_to_hf, mlm_head_config
 from .names import FAMILIES, PAIR_HEADS, Architecture, Family
+from .sentence_transformers import write_modules
 from .tasks import export_head_type, task_to_hf
-from .weights import find_weight_files, read_weights
+from .weights import find_weight_files, read_weights, select_encoder_weights
 
 EXTRA_TENSORS_FILE = "rest.safetensors"  # in our folder: tensors of the source that our model does not use, kept for export
 
@@ -35,6 +47,7 @@ class CheckpointRecord:
     task: TaskConfig | None = None
     family: str | None = None  # model_type it was imported from
     extra_tensors: dict[str, Tensor] = field(default_factory=dict)
+    max_length: int = 0  # of a fine-tuned model; 0: the positions of the model
 
 
 @dataclass(frozen=True)
@@ -44,16 +57,34 @@ class ExportTarget:
     family: Family
     architecture: Architecture
     config: dict[str, Any]  # config.json
-    model: Model  # as exported: segment embeddings may be folded into positions
+    model: Model  # as exported, see `changes`
+    changes: tuple[str, ...] = ()  # how it was rewritten to be expressed there, with the same outputs
 
 
 def read(folder: Path, attention_dropout: float = 0.0) -> tuple[Family, ConvertedModel, list[Path]]:
     """The converted model, with the given attention dropout, and the files it was read from."""
-    config = read_json(folder / "config.json")
+    config, key = select_encoder_config(read_json(folder / "config.json"))
     family = detect_family(config, str(folder / "config.json"))
     files = find_weight_files(folder)
     config[family.config_keys["mixer.attention_dropout"]] = attention_dropout
-    return family, convert_from_hf(family, config, read_weights(files), str(folder)), [folder / "config.json", *files]
+    weights = select_encoder_weights(family, read_weights(files), key)
+    return family, convert_from_hf(family, config, weights, str(folder)), [folder / "config.json", *files]
+
+
+@contextmanager
+def standard_names(folder: Path) -> Iterator[Path]:
+    """The folder as transformers opens it: a single .safetensors file of another name is linked as model.safetensors."""
+    if select_encoder_config(read_json(folder / "config.json"))[1]:
+        raise UserError(f"check=true compares with transformers, which has no class for the model of {folder / 'config.json'}, "
+                       "of which only the encoder is imported; leave it out")  # fmt: skip
+    file = find_weight_files(folder)[0]
+    if file.name == WEIGHTS_FILE or file.suffix != ".safetensors" or (folder / WEIGHTS_INDEX_FILE).exists():
+        yield folder
+        return
+    with TemporaryDirectory() as linked:
+        (Path(linked) / WEIGHTS_FILE).symlink_to(file.resolve())
+        (Path(linked) / "config.json").symlink_to((folder / "config.json").resolve())
+        yield Path(linked)
 
 
 def write(
@@ -63,7 +94,11 @@ def write(
     target = choose_target(model, tokenizer, record)
     encoder = target.model.config.encoder
     write_json(folder / "config.json", target.config)
-    vocabulary.write_tokenizer(folder, tokenizer, encoder.max_position_embeddings, encoder.type_vocab_size, encoder.is_causal)
+    is_language_model = encoder.is_causal and record.task is None  # its texts end without [SEP]
+    vocabulary.write_tokenizer(folder, tokenizer, encoder.max_position_embeddings, encoder.type_vocab_size, is_language_model)
+    if isinstance(record.task, TextSimilarity):
+        max_length = record.max_length or encoder.max_position_embeddings
+        write_modules(folder, record.task, encoder.hidden_size, max_length, encoder.is_causal)
     position_offset = get_position_offset(target.family, target.config, str(folder))
     weights = convert_to_hf(target.family, target.architecture, target.model, position_offset, record.extra_tensors)
     save_weights(folder, weights, max_shard_size)
@@ -128,7 +163,7 @@ def read_record(folder: Path) -> CheckpointRecord:
     record: dict[str, Any] = read_json(folder / "config.json")
     task = from_dict(TaskConfig, record["task"], str(folder / "config.json")) if "task" in record else None  # type: ignore[arg-type]
     extra_tensors = tensors.load_tensors(folder / EXTRA_TENSORS_FILE) if (folder / EXTRA_TENSORS_FILE).exists() else {}
-    return CheckpointRecord(task, record.get("family"), extra_tensors)
+    return CheckpointRecord(task, record.get("family"), extra_tensors, record.get("max_length", 0))
 
 
 def _nearest_family(model: Model) -> str:
@@ -140,7 +175,9 @@ def _nearest_family(model: Model) -> str:
 
 
 def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
-    architecture, encoder = select_architecture(family, model, record.task), model.config.encoder
+    architecture = select_architecture(family, model, record.task)
+    model, changes = _rewrite_model(family, architecture, model, record.task)
+    encoder = model.config.encoder
     check_head_activation(family, encoder, architecture.heads, "this model")
     special_ids = {"pad": tokenizer.pad_token_id, "cls": tokenizer.cls_token_id, "sep": tokenizer.sep_token_id}
     if family.positions_after_pad and POSITION_EMBEDDINGS in record.extra_tensors:
@@ -150,9 +187,54 @@ def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: Ch
     head = model.config.heads.get("task")
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
         config |= task_to_hf(record.task, architecture, head.dropout, encoder.hidden_dropout_prob)
-    return ExportTarget(
-        family, architecture, config, model if "token_type_embeddings" in family.embeddings else _fold_segment_embeddings(model)
-    )
+    return ExportTarget(family, architecture, config, model, changes)
+
+
+def _rewrite_model(
+    family: Family, architecture: Architecture, model: Model, task: TaskConfig | None
+) -> tuple[Model, tuple[str, ...]]:
+    """A model with the same outputs that the family can express, and what was changed."""
+    changes = list[str]()
+    if "token_type_embeddings" not in family.embeddings and (folded := _fold_segment_embeddings(model)) is not model:
+        model = folded
+        changes.append(f"encoder.token_type_embeddings: added to the position embeddings, since {architecture.name} has none")
+    has_fixed_size = family.default_intermediate_4x and "feedforward.intermediate_size" not in family.config_keys
+    if has_fixed_size and (widened := _widen_feedforward(model)) is not model:
+        model, size = widened, 4 * model.config.encoder.hidden_size
+        changes.append(f"feedforward: padded with zeros to {size} units, 4 * hidden_size, as {architecture.name} requires")
+    if task is not None and task.logit_temperature != 1:
+        model = _fold_temperature(model, task.logit_temperature)  # told by `Task.export_notes`
+    return model, tuple(changes)
+
+
+def _fold_temperature(model: Model, temperature: float) -> Model:
+    """Weight and bias of the last linear layer divided by the temperature: softmax(logits) is then calibrated."""
+    model = deepcopy(model)
+    classifier = getattr(model.heads["task"], "classifier", None)
+    if not isinstance(classifier, nn.Linear):
+        raise UserError(f"temperature = {temperature:g} cannot be folded into the head, which has no last linear layer")
+    with torch.no_grad():
+        for parameter in classifier.parameters():
+            parameter /= temperature
+    return model
+
+
+def _widen_feedforward(model: Model) -> Model:
+    """Feed-forward layers padded to 4 * hidden_size: the output weights of the new units are zero. Wider ones stay."""
+    encoder = model.config.encoder
+    size, feedforward = 4 * encoder.hidden_size, encoder.feedforward
+    if feedforward is None or feedforward.glu or feedforward.intermediate_size >= size:
+        return model
+    wide = msgspec.structs.replace(feedforward, intermediate_size=size)
+    config = msgspec.structs.replace(model.config, encoder=msgspec.structs.replace(encoder, feedforward=wide))
+    widened = Model(config, init_weights=False)
+    weights = {}
+    for name, expected in widened.state_dict().items():
+        weights[name] = expected.new_zeros(expected.shape)
+        old = model.state_dict()[name]
+        weights[name][tuple(map(slice, old.shape))] = old
+    widened.load_state_dict(weights)
+    return widened.eval()
 
 
 def _fold_segment_embeddings(model: Model) -> Model:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from .weights import WEIGHT_FILES
+from .sentence_transformers import MODULES_FILE, POOLING_FOLDER, TRANSFORMER_FILE
+from .weights import WEIGHT_FILES, find_single_safetensors
 
 CONFIG_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
+MODULE_FILES = (MODULES_FILE, TRANSFORMER_FILE, f"{POOLING_FOLDER}/config.json")
 
 
 def download(repo_id: str, quiet: bool = False) -> Path:
@@ -44,14 +46,15 @@ def download(repo_id: str, quiet: bool = False) -> Path:
 
 
 def _select_files(names: Iterable[str]) -> list[str]:
-    """Config, tokenizer and one format of weights, in the order of WEIGHT_FILES; top-level files only."""
+    """Config, tokenizer, one format of weights, in the order of WEIGHT_FILES, and the modules of sentence-transformers."""
     names = set(names)
     weights_file = next((weights_file for weights_file in WEIGHT_FILES if weights_file in names), None)
+    weights_file = weights_file or find_single_safetensors([name for name in names if "/" not in name], "the repository")
     weights = [] if weights_file is None else [weights_file]
     if weights_file is not None and weights_file.endswith(".index.json"):
         stem, suffix = weights_file.removesuffix(".index.json").rsplit(".", 1)
         weights += [name for name in names if re.fullmatch(rf"{stem}-\d+-of-\d+\.{suffix}", name)]
-    return sorted([*weights, *names.intersection(CONFIG_FILES)])
+    return sorted([*weights, *names.intersection((*CONFIG_FILES, *MODULE_FILES))])
 
 
 def _find_cached(hub: Any, repo_id: str, endpoint: str, error: Exception) -> Path:

@@ -31,6 +31,7 @@ class ConvertedModel:
     unexpected_keys: list[str]  # tensors of heads that our model does not have
     missing_keys: list[str]  # our tensors that the source lacks, randomly initialized
     extra_tensors: dict[str, Tensor] = field(default_factory=dict)  # not used by our model; kept for export
+    max_length: int | None = None  # tokens of a text, if the source limits them to less than the model's positions
 
 
 def convert_from_hf(family: Family, config: dict[str, Any], tensors: dict[str, Tensor], source: str) -> ConvertedModel:

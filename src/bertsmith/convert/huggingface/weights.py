@@ -24,6 +24,7 @@ NameMap = dict[str, tuple[str, ...]]  # our tensor name -> source tensors, conca
 def find_weight_files(folder: Path) -> list[Path]:
     """The weights files: safetensors before .bin, a single file before shards."""
     weights_file = next((name for name in WEIGHT_FILES if (folder / name).exists()), None)
+    weights_file = weights_file or find_single_safetensors([path.name for path in folder.glob("*.safetensors")], str(folder))
     if weights_file is None:
         framework = next(
             (framework_name for name, framework_name in UNSUPPORTED_FILES.items() if (folder / name).exists()), None
@@ -41,6 +42,24 @@ def read_weights(files: list[Path]) -> dict[str, Tensor]:
     for file in files:
         weights |= _load_pickle(file) if file.suffix == ".bin" else tensors.load_tensors(file)
     return weights
+
+
+def find_single_safetensors(names: Iterable[str], source: str) -> str | None:
+    """The only .safetensors file, whatever its name; an error for several, or for an adapter, which is no model."""
+    names = sorted(name for name in names if name.endswith(".safetensors"))
+    if len(names) > 1:
+        raise UserError(f"{source} has several .safetensors files ({', '.join(names)}) and no index; rename that of the "
+                       f"model to {WEIGHT_FILES[0]}")  # fmt: skip
+    if names == ["adapter_model.safetensors"]:
+        raise UserError(f"{source} has only the weights of an adapter; merge it into its model with peft's merge_and_unload")
+    return names[0] if names else None
+
+
+def select_encoder_weights(family: Family, weights: dict[str, Tensor], key: str) -> dict[str, Tensor]:
+    """The weights under the names of a model of the family, where it is the module `key` of a larger one."""
+    if not key or any(name.startswith(family.prefix + "embeddings.") for name in weights):
+        return weights
+    return {name.removeprefix(f"{key}."): tensor for name, tensor in weights.items()}
 
 
 def build_name_map(
