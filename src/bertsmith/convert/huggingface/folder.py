@@ -215,7 +215,7 @@ def _fold_temperature(model: Model, temperature: float) -> Model:
         raise UserError(f"temperature = {temperature:g} cannot be folded into the head, which has no last linear layer")
     with torch.no_grad():
         for parameter in classifier.parameters():
-            parameter /= temperature
+            parameter.div_(temperature)
     return model
 
 
