@@ -358,7 +358,7 @@ FINETUNE: dict[str, tuple[str, Settings]] = {
         "hex",
         (
             *f"task=classify model=models/hex data.columns.text=payload {TASK}".split(),
-            "task.template='[direction={direction}] {text}'",
+            "task.template=[direction={direction}] {text}",
         ),
     ),
     "classify-zh": ("zh", f"task=classify model=models/bert-zh {TASK}"),

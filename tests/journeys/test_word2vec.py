@@ -86,8 +86,10 @@ def test_word2vec_folder_works_as_model(word_corpus, tmp_path):
     predictor = bertsmith.load(tmp_path / "out", device="cpu")
     vectors = load_vectors(tmp_path / "out")
     embedding = predictor.embed("red house")
-    # [CLS] and [SEP] are zero
-    assert embedding == pytest.approx((vectors.get_vector("red") + vectors.get_vector("house")) / 4, abs=1e-6)
+    assert embedding == pytest.approx((vectors.get_vector("red") + vectors.get_vector("house")) / 2, abs=1e-6)
+    several = predictor.embed(["red", "", "nowhere", "house nowhere"])  # unknown words have no vector
+    assert several[0] == pytest.approx(vectors.get_vector("red"), abs=1e-6) and not several[1:3].any()
+    assert several[3] == pytest.approx(vectors.get_vector("house"), abs=1e-6)
     model, tokenizer, _ = checkpoint.load(tmp_path / "out")
     assert model.compute_logits("lm", model.encoder.word_embeddings.weight[:3]).shape == (3, len(tokenizer))
     unk_vector = model.encoder.word_embeddings.weight[tokenizer.unk_token_id]
@@ -105,7 +107,7 @@ def test_fasttext_vector_of_unknown_word(word_corpus, tmp_path):
     )
     assert vectors.similarity("greenish", "green") > vectors.similarity("greenish", "horse")
     predictor = bertsmith.load(tmp_path / "out", device="cpu")
-    assert predictor.embed("greenish") == pytest.approx(vectors.get_vector("greenish") / 3, abs=1e-6)
+    assert predictor.embed("greenish") == pytest.approx(vectors.get_vector("greenish"), abs=1e-6)
     assert (vectors.get_vector("GreenISH") == vectors.get_vector("greenish")).all()  # normalized as in a text
 
 

@@ -257,3 +257,15 @@ def test_squad_with_a_lone_surrogate_is_a_bad_row(tmp_path):
     path = write_squad(tmp_path, ("a", answers_at("Zebra-town")), ("\ud83d", answers_at("Zebra-town")))
     reader = QuestionAnswering(skip_bad=True).read(path)
     assert len(list(reader)) == 1 and "lone surrogate" in reader.errors[0]
+
+
+def test_reported_best_threshold_is_the_one_that_is_saved_if_never_answering_is_best():
+    task = QuestionAnswering(no_answer=True)
+    examples = [QuestionAnsweringExample(question="?", context="a", answers=()) for _ in range(3)]
+    predictions = [
+        QuestionAnsweringPrediction("a", 0, 1, 0.5, difference, (SpanCandidate("a", 0, 1, 0.5),))
+        for difference in (-0.17, 0.5, 2.0)
+    ]
+    metrics, tuned = task.compute_metrics(predictions, examples), task.tune_threshold(predictions, examples)
+    assert metrics["best_f1_threshold"] == tuned.threshold == pytest.approx(-1.17)
+    assert all(prediction.null_score_diff > tuned.threshold for prediction in predictions) and metrics["best_f1"] == 1

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
 from bertsmith.errors import UserError
-from bertsmith.metrics import scores
 from bertsmith.tasks import Seq2Seq
 from bertsmith.tasks.scorers.rouge import lcs_length, rouge_scores
 from bertsmith.tasks.seq2seq import Seq2SeqExample, Seq2SeqPrediction, TextDecoder
@@ -97,13 +96,6 @@ def test_seq2seq_lowercase_ignores_case_in_metrics():
     assert {"exact": 1.0, "bleu": pytest.approx(1.0)}.items() <= Seq2Seq(lowercase=True).compute_metrics(*pair).items()
 
 
-@given(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=6))
-def test_bleu_from_counts_matches_sacrebleu(pairs):
-    predicted, gold = map(list, zip(*pairs, strict=True))
-    bleu = scores.bleu_from_counts(scores.bleu_counts(predicted, gold), np.zeros(len(predicted)))
-    assert float(bleu) == pytest.approx(sacrebleu.corpus_bleu(predicted, [gold]).score / 100, abs=1e-9)
-
-
 def test_bleu_of_chinese_splits_characters():
     task, pair = Seq2Seq(bleu_tokenizer="zh"), ([Seq2SeqPrediction("天地玄黄")], [Seq2SeqExample("x", "天地玄黄")])
     assert task.compute_metrics(*pair)["bleu"] == pytest.approx(1.0) and TASK.compute_metrics(*pair)["bleu"] < 1
@@ -124,9 +116,3 @@ def test_lcs_length_matches_recursion(left, right):
         return slow(a[1:], b[1:]) + 1 if a[0] == b[0] else max(slow(a[1:], b), slow(a, b[1:]))
 
     assert lcs_length(left, right) == slow(left, right) == lcs_length(right, left)
-
-
-def test_missing_sacrebleu_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
-    with pytest.raises(UserError, match=r"bertsmith\[eval\]"):
-        TASK.compute_metrics([Seq2SeqPrediction("a")], [Seq2SeqExample("a", "a")])

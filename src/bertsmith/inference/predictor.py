@@ -139,7 +139,8 @@ class Predictor:
     def embed(self, texts: str | Iterable[str], pooling: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
         """Sentence embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
 
-        `pooling` is "mean" or "cls"; the default is `self.pooling`.
+        `pooling` is "mean" or "cls"; the default is `self.pooling`. The mean of word vectors (a model without layers) is over
+        the known words of the text, without [CLS] and [SEP]; zero if there is none.
         """
         text_list, is_single = as_text_list(texts)
         pooling = self.pooling if pooling is None else pooling
@@ -148,8 +149,12 @@ class Predictor:
         options = {} if self.task is None else self.task.embedding_options
         encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.max_length, **options)
         ids = encoded.input_ids
+        if pooling == "mean" and not self.model.config.encoder.num_hidden_layers:
+            ids = [sequence[1:-1][sequence[1:-1] != self.tokenizer.unk_token_id] for sequence in ids]
+        nonempty = np.flatnonzero([len(sequence) for sequence in ids])
         vectors = np.zeros((len(ids), self.model.config.encoder.hidden_size), np.float32)
-        for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
+        for positions in self.runtime.batch_by_length(np.array([len(ids[i]) for i in nonempty], np.int64), batch_tokens):
+            batch = nonempty[positions]
             with self.runtime.inference_context():
                 hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
                 vectors[batch] = pool_tokens(hidden, layout, pooling, self.model.config.encoder.is_causal).float().cpu().numpy()

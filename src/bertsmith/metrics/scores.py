@@ -1,10 +1,9 @@
-"""Metrics by name: accuracy, F1, Matthews and rank correlations, BLEU, chrF, confusion matrix.
+"""Metrics by name: accuracy, F1, Matthews and rank correlations, confusion matrix.
 
 Each takes predictions and references with the examples on the last axis (or the axis stated) and broadcasts over leading
 axes, so that many bootstrap resamples are scored in one call.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import UserError
+from .bleu import bleu_from_counts
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float64]
@@ -117,34 +117,6 @@ def f1_from_counts(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
     return _f1_score(predicted_counts[..., 0].sum(-1), predicted_counts[..., 1].sum(-1), gold_counts[..., 0].sum(-1))
 
 
-def bleu_from_counts(predictions: ArrayLike, references: ArrayLike) -> FloatArray:
-    """Corpus sacreBLEU, 0 to 1, from the `bleu_counts` of each example: (..., n, 10) -> (...)."""
-    sums = np.asarray(predictions, np.int64).sum(-2)
-    compute_bleu = _import_sacrebleu().BLEU.compute_bleu
-    values = [
-        compute_bleu(row[:4], row[4:8], row[8], row[9], smooth_method="exp").score for row in sums.reshape(-1, 10).tolist()
-    ]
-    return np.minimum(np.array(values).reshape(sums.shape[:-1]) / 100, 1.0)  # sacreBLEU may return 100.00000000000004
-
-
-def bleu_counts(predictions: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> NDArray[np.int64]:
-    """(n, 10): matching n-grams (1 to 4), total n-grams (1 to 4), and the lengths of prediction and reference in words."""
-    bleu = _import_sacrebleu().BLEU(tokenize=tokenize, effective_order=True)  # has no effect on the counts
-    scores = [bleu.sentence_score(predicted, [gold]) for predicted, gold in zip(predictions, references, strict=True)]
-    return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores], np.int64).reshape(
-        -1, 10
-    )
-
-
-def chrf(predictions: Sequence[str], references: Sequence[str]) -> float:
-    """Corpus chrF, 0 to 1: F-score of character n-grams up to 6 (Popovic 2015)."""
-    return (
-        float(_import_sacrebleu().CHRF().corpus_score(list(predictions), [list(references)]).score) / 100
-        if len(references)
-        else math.nan
-    )
-
-
 COUNT_METRICS = (
     mean_score,
     ratio_of_sums,
@@ -185,17 +157,6 @@ def l2_normalize(vectors: Array) -> NDArray[np.float32]:
     """Vectors scaled to L2 norm 1, float32; zero vectors stay zero: (..., n) -> (..., n)."""
     norms = np.sqrt(np.einsum("...i,...i->...", vectors, vectors, dtype=np.float64))[..., None]
     return (vectors / np.where(norms > 0, norms, 1)).astype(np.float32)
-
-
-def _import_sacrebleu() -> Any:
-    try:
-        from sacrebleu import metrics as sacrebleu_metrics
-    except ImportError:
-        raise UserError(
-            "BLEU and chrF of generated texts need sacreBLEU, which is not installed: pip install bertsmith[eval]; "
-            "without data.dev a model is trained all the same"
-        ) from None
-    return sacrebleu_metrics
 
 
 def check_shapes(predictions: ArrayLike, references: ArrayLike) -> tuple[Array, Array]:

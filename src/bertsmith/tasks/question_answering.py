@@ -192,9 +192,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         for name, subset in {"has_answer": has_answer, "no_answer": ~has_answer}.items():
             if subset.any():
                 metrics |= {f"{name}_exact": float(exact[subset].mean()), f"{name}_f1": float(f1[subset].mean())}
-        (best_exact, exact_threshold), (best_f1, f1_threshold) = self._best_thresholds(
-            scored, references, default_threshold=0.0
-        )
+        (best_exact, exact_threshold), (best_f1, f1_threshold) = self._best_thresholds(scored, references)
         return metrics | {
             "best_exact": best_exact,
             "best_exact_threshold": exact_threshold,
@@ -283,10 +281,7 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         if not self.no_answer:
             return self
         scored, references = _with_references(predictions, examples)
-        lowest = min(prediction.null_score_diff for prediction in scored) - 1
-        return msgspec.structs.replace(
-            self, threshold=self._best_thresholds(scored, references, default_threshold=lowest)[1][1]
-        )
+        return msgspec.structs.replace(self, threshold=self._best_thresholds(scored, references)[1][1])
 
     def _split_windows(
         self, offsets: NDArray[np.int64], context_start: int, max_tokens: int
@@ -323,17 +318,14 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
         )  # type: ignore[return-value]
 
     def _best_thresholds(
-        self,
-        predictions: Sequence[QuestionAnsweringPrediction],
-        examples: Sequence[QuestionAnsweringExample],
-        default_threshold: float,
+        self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
     ) -> list[tuple[float, float]]:
-        """(best mean, threshold) of exact and of f1."""
+        """(best mean, threshold) of exact and of f1; where never answering is best, a threshold that does so."""
         texts = [prediction.candidates[0].answer if prediction.candidates else "" for prediction in predictions]
         null_score_diffs = [prediction.null_score_diff for prediction in predictions]
-        has_answer = [bool(example.answers) for example in examples]
+        has_answer, never_answer = [bool(example.answers) for example in examples], min(null_score_diffs) - 1
         return [
-            squad.best_threshold(list(scores), null_score_diffs, has_answer, texts, default_threshold)
+            squad.best_threshold(list(scores), null_score_diffs, has_answer, texts, never_answer)
             for scores in self._score_texts(texts, examples)
         ]
 

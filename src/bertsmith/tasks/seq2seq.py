@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import PosInt, Probability
-from ..metrics import scores as scores_
+from ..metrics import bleu
+from ..metrics.bleu import BleuTokenizer
 from ..metrics.results import MetricResult, mean_result
 from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
@@ -29,7 +30,6 @@ _CJK = "\u2e80-\u30ff\u31c0-\u31ef\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\ufe30-
 _CJK_SPACES = re.compile(f"(?<=[{_CJK}]) +| +(?=[{_CJK}])")
 
 
-BleuTokenizer = Literal["13a", "intl", "zh", "char", "none"]
 LengthPenaltyType = Literal["power", "gnmt"]
 LENGTH_PENALTY_HELP = "exponent p of the length penalty: above 0 favours long outputs, 0 none, below 0 short ones"
 LENGTH_PENALTY_TYPE_HELP = "a beam's log-probability is divided by length ** p (power) or ((5 + length) / 6) ** p (gnmt)"
@@ -111,28 +111,21 @@ class Seq2Seq(Task, frozen=True, tag="generate"):
         return [Seq2SeqPrediction(decode_text(ids)) for decode_text, ids in zip(encoded.metadata, outputs, strict=True)]
 
     def compute_metrics(self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]) -> dict[str, float]:
-        """Corpus sacreBLEU and chrF, mean ROUGE, and the fractions of predictions with equal text and with equal length."""
+        """Corpus BLEU and chrF, mean ROUGE, and the fractions of predictions with equal text and with equal length."""
         predicted, gold = self.comparison_texts(predictions, examples)
         scores = {
-            "bleu": float(
-                scores_.bleu_from_counts(scores_.bleu_counts(predicted, gold, self.bleu_tokenizer), np.zeros(len(gold)))
-            )
+            "bleu": float(bleu.bleu_from_counts(bleu.bleu_counts(predicted, gold, self.bleu_tokenizer), np.zeros(len(gold))))
         }
-        scores["chrf"] = scores_.chrf(predicted, gold)
+        scores["chrf"] = bleu.chrf(predicted, gold)
         return scores | {name: float(values.mean()) for name, values in self.per_example_scores(predictions, examples).items()}
 
     def compute_metric_results(
         self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
     ) -> dict[str, MetricResult]:
-        """All metrics but chrF, whose per-sentence statistics sacreBLEU does not expose."""
-        counts = scores_.bleu_counts(*self.comparison_texts(predictions, examples), self.bleu_tokenizer)
+        """All metrics but chrF, which has no confidence interval."""
+        counts = bleu.bleu_counts(*self.comparison_texts(predictions, examples), self.bleu_tokenizer)
         means = {name: mean_result(values) for name, values in self.per_example_scores(predictions, examples).items()}
-        return {"bleu": MetricResult(scores_.bleu_from_counts, counts, np.zeros(len(counts))), **means}
-
-    def check_scorable(self, examples: Sequence[Seq2SeqExample], path: str) -> None:
-        """Also computes the metrics of one example: the package of a metric may be missing."""
-        self.fit(examples)
-        self.compute_metrics([Seq2SeqPrediction(str(examples[0].target))], examples[:1])
+        return {"bleu": MetricResult(bleu.bleu_from_counts, counts, np.zeros(len(counts))), **means}
 
     def find_correct(self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]) -> NDArray[np.bool_]:
         return self.per_example_scores(predictions, examples)["exact"] == 1
