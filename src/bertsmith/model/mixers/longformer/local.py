@@ -1,6 +1,11 @@
 """Sliding-window attention with the fastest kernel available.
 
 Returns the log-sum-exp of the scores too, so that other keys can be merged into the same softmax.
+
+This is the one place that calls private attention operators of torch. Their backward pass takes the output and log-sum-exp of
+the merged softmax; `varlen_attn` returns the log-sum-exp, but no public function takes a merged one back. On a CPU no public
+function returns it without a compiler: matmul and softmax, with 96 blocks of 256 queries and 768 keys of dimension 64 on one
+core, take 5.4 times as long forward (1.29 s, not 0.24) and 2.3 times backward (1.87 s, not 0.81).
 """
 
 from dataclasses import dataclass
