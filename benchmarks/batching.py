@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 from bertsmith import api
-from bertsmith.corpus.collate import Collator
+from bertsmith.corpus.collate import ClsSepPacking, Collator, MlmTargets
 from bertsmith.corpus.loader import BatchLoader, Prefetcher
 from bertsmith.corpus.masking import WholeWordMasking
 from bertsmith.corpus.sampling import NextSentence
@@ -22,7 +22,8 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     api.prepare(texts=[str(path) for path in bench.texts[:1]], tokenizer=str(bench.tokenizer), out=str(out), quiet=True)
     corpus = Corpus.open(out)
     documents = np.arange(len(corpus.document_offsets) - 1)
-    loader = BatchLoader(Collator(out, WholeWordMasking(), 0.15, 0), NextSentence(), documents, 128, BATCH_TOKENS)
+    collator = Collator(out, ClsSepPacking(), MlmTargets(WholeWordMasking(), 0.15), 0)
+    loader = BatchLoader(collator, NextSentence(), documents, 128, BATCH_TOKENS)
     start = time.perf_counter()
     num_batches = loader.batches_per_epoch
     index_seconds = time.perf_counter() - start

@@ -29,6 +29,7 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Probability = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 NonNegFloat = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 PosFloat = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+MaxLength = Annotated[int, msgspec.Meta(ge=8, le=2**31)]  # in tokens; less leaves no room for text between [CLS] and [SEP]
 
 
 def to_kebab_case(name: str) -> str:

@@ -504,14 +504,14 @@ class Lstm(TypedDict, total=False):
 
 class MaskedLM(TypedDict, total=False):
     kind: Required[Literal["mlm"]]
-    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
-    """how the corpus is packed into sequences"""
     masking: Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
     """unit of masking: token, whole-word, span or ngram"""
     mlm_probability: float
     """share of tokens selected for prediction (0.15 in BERT)"""
     dupe_factor: int | None
     """number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"""
+    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
+    """how the corpus is packed into sequences"""
 
 
 class MultipleChoice(TypedDict, total=False):
@@ -711,14 +711,14 @@ class ReformerChunked(TypedDict, total=False):
 
 class ReplacedTokenDetection(TypedDict, total=False):
     kind: Required[Literal["rtd"]]
-    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
-    """how the corpus is packed into sequences"""
     masking: Literal["token", "whole-word", "span", "ngram"] | TokenMasking | Config | WholeWordMasking | SpanMasking | NgramMasking
     """unit of masking: token, whole-word, span or ngram"""
     mlm_probability: float
     """share of tokens the generator predicts (0.15 in ELECTRA)"""
     dupe_factor: int | None
     """number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"""
+    packing: Literal["windows", "doc-sentences", "full-sentences", "streams"] | Windows | Config | DocSentences | FullSentences | Streams
+    """how the corpus is packed into sequences"""
     generator_size: float
     """hidden size of the generator as a fraction of the model's (1/4 for small, 1/3 for base)"""
     discriminator_weight: float

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertsmith.corpus.collate import Collator
+from bertsmith.corpus.collate import ClsSepPacking, Collator, MlmTargets
 from bertsmith.corpus.loader import BatchLoader, Prefetcher
 from bertsmith.corpus.masking import WholeWordMasking
 from bertsmith.corpus.sampling import FullSentences, NextSentence
@@ -13,7 +13,7 @@ from bertsmith.errors import UserError
 
 def make_loader(path, sampler=None, seed=3, batch_tokens=1024, max_length=64):
     corpus = Corpus.open(path)
-    collator = Collator(path, WholeWordMasking(), 0.15, seed)
+    collator = Collator(path, ClsSepPacking(), MlmTargets(WholeWordMasking(), 0.15), seed)
     return BatchLoader(
         collator, sampler or NextSentence(), np.arange(len(corpus.document_offsets) - 1), max_length, batch_tokens
     )
@@ -46,7 +46,7 @@ def test_packed_pair_is_cls_a_sep_b_sep(corpus):
     loader = make_loader(corpus)
     tokenizer = loader.collator.corpus.tokenizer
     samples, _ = loader.select_samples(0)
-    batch, unmasked = loader(0), loader.collator._pack(samples)[0]
+    batch, unmasked = loader(0), ClsSepPacking().pack(loader.collator.corpus, samples).input_ids
     ends = batch.lengths.cumsum()
     for i, end in enumerate(ends):
         ids, token_type_ids = unmasked[end - batch.lengths[i] : end], batch.token_type_ids[end - batch.lengths[i] : end]
@@ -59,7 +59,7 @@ def test_packed_pair_is_cls_a_sep_b_sep(corpus):
 def test_full_sentences_are_separated_by_sep_between_documents(corpus):
     loader = make_loader(corpus, FullSentences(), max_length=128, batch_tokens=2048)
     samples, _ = loader.select_samples(0)
-    ids = loader.collator._pack(samples)[0]
+    ids = ClsSepPacking().pack(loader.collator.corpus, samples).input_ids
     assert (ids == loader.collator.corpus.tokenizer.sep_token_id).sum() == len(samples.span_starts) > len(samples)
     assert loader(0).token_type_ids is None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertsmith.corpus.collate import Collator
+from bertsmith.corpus.collate import ClsSepPacking, Collator, MlmTargets
 from bertsmith.corpus.loader import BatchLoader
 from bertsmith.corpus.masking import MaskableWords, NgramMasking, RunMasking, SpanMasking, TokenMasking, WholeWordMasking
 from bertsmith.corpus.sampling import FullSentences, NextSentence, Windows
@@ -46,7 +46,7 @@ def make_corpus(token_ids, lengths, sizes, word_starts=None):
 
 
 def make_loader(corpus, masking, sampler=None, seed=0, batch_tokens=65_536, mlm_probability=0.15, max_length=128):
-    collator = Collator(corpus.path, masking, mlm_probability, seed)
+    collator = Collator(corpus.path, ClsSepPacking(), MlmTargets(masking, mlm_probability), seed)
     collator.__dict__["corpus"] = corpus
     return BatchLoader(
         collator, sampler or NextSentence(), np.arange(len(corpus.document_offsets) - 1), max_length, batch_tokens
@@ -56,7 +56,12 @@ def make_loader(corpus, masking, sampler=None, seed=0, batch_tokens=65_536, mlm_
 def unmasked_ids(loader, k):
     """Token ids of batch k before masking."""
     samples, _ = loader.select_samples(k)
-    return loader.collator._pack(samples)[0]
+    return loader.collator.packing.pack(loader.collator.corpus, samples).input_ids
+
+
+def find_maskable_words(loader, samples, epoch):
+    corpus, packing, targets = loader.collator.corpus, loader.collator.packing, loader.collator.targets
+    return targets.maskable_words(corpus, packing.pack(corpus, samples), samples.sample_ids, loader.collator.seed, epoch)
 
 
 @every_masking
@@ -111,7 +116,7 @@ def test_masking_corrupts_whole_words_alike(masking, language):
     collator, tokenizer = loader.collator, loader.collator.corpus.tokenizer
     for k in range(3):
         batch, (samples, _) = loader(k), loader.select_samples(k)
-        token_ids, corpus_positions, _ = collator._pack(samples)
+        token_ids, corpus_positions, *_ = collator.packing.pack(collator.corpus, samples)
         is_target = np.zeros(len(token_ids), bool)
         is_target[batch.output_indices] = True
         is_maskable = (corpus_positions >= 0) & ~tokenizer.is_special[token_ids]
@@ -133,8 +138,7 @@ def test_whole_word_masking_masks_single_tokens_in_a_fraction_of_samples():
     )
     token_masked, unchanged, masked_fractions = [], [], []
     for k, (samples, epoch) in enumerate(selections):
-        token_ids, corpus_positions, lengths = loader.collator._pack(samples)
-        words = loader.collator._maskable_words(token_ids, corpus_positions, lengths, samples, epoch)
+        words, lengths = find_maskable_words(loader, samples, epoch), samples.lengths
         max_word_size = np.zeros(len(lengths), np.int64)
         np.maximum.at(max_word_size, words.sample_index, words.sizes)
         is_token_masked = max_word_size == 1
@@ -161,8 +165,8 @@ def test_span_and_ngram_masking_have_the_published_lengths():
 def select_units(loader, k):
     """The maskable words of batch k, and the unit of each."""
     samples, epoch = loader.select_samples(k)
-    words = loader.collator._maskable_words(*loader.collator._pack(samples), samples, epoch)
-    return words, loader.collator.masking.select_units(words)
+    words = find_maskable_words(loader, samples, epoch)
+    return words, loader.collator.targets.masking.select_units(words)
 
 
 @pytest.mark.parametrize("language", [make_english_corpus, make_chinese_corpus])

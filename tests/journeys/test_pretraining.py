@@ -100,7 +100,6 @@ def test_pretrain_does_not_resume_another_recipe(corpus, tmp_path):
 
 def test_gradient_accumulation_equals_one_large_batch(corpus):
     """One update from 64 sequences, or from 4 micro-batches of 16, gives the same weights."""
-    import numpy as np
     import torch
 
     from bertsmith.corpus.store import Corpus
@@ -181,21 +180,15 @@ def test_pretrain_with_phases_and_accumulation_resumes_exactly(corpus, tmp_path)
 
 
 def test_pretrain_phases_use_their_own_length(corpus):
-    from functools import partial
-
-    from bertsmith.corpus.loader import Prefetcher
     from bertsmith.corpus.store import Corpus
-    from bertsmith.pretraining.run import _get_batch
-    from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
+    from bertsmith.pretraining.setup import PretrainRecipe, PretrainSetup
     from bertsmith.recipes import read_recipe
 
     recipe = read_recipe(PretrainRecipe, None, phased_arguments(corpus, "nowhere")[1:])
-    open_corpus = Corpus.open(corpus)
-    config = build_model_config(recipe, open_corpus)
-    loaders = [build_batches(recipe, open_corpus, np.arange(60), length, config) for length, _ in recipe.phases()]
-    with Prefetcher(loaders[0].collator, 0) as prefetcher:
-        get_batch = partial(_get_batch, recipe, recipe.objective, loaders, prefetcher)
-        assert get_batch(3, 0.49).inputs.layout.max_seqlen <= 16 < get_batch(3, 0.51).inputs.layout.max_seqlen <= 64
+    setup = PretrainSetup.from_recipe(recipe, Corpus.open(corpus))
+    loaders = setup.build_loaders()
+    longest = {done: int(setup.select_loader(loaders, done)(3).lengths.max()) for done in (0.0, 0.49, 0.51, 1.0)}
+    assert longest[0.0] == longest[0.49] <= 16 < longest[0.51] == longest[1.0] <= 64
 
 
 def test_pretrain_with_two_lengths(corpus, tmp_path):

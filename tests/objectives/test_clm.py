@@ -17,8 +17,6 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import CausalLM
-from bertsmith.pretraining.run import _compute_perplexity
-from bertsmith.pretraining.setup import PretrainRecipe
 from tests.support.cli import run_cli, run_cli_json
 from tests.support.corpora import prepare_test_corpus
 from tests.support.models import CAUSAL_ENCODER
@@ -155,8 +153,7 @@ def test_clm_pretraining_end_to_end(tmp_path, periodic_corpus):
 
 def test_bits_per_byte_counts_eight_bits_per_unknown_byte():
     card = {"tokens": 10, "bytes": 60, "unknown_rate": 0.2, "unknown_bytes": 15}
-    recipe = PretrainRecipe(corpus="-", out="-", objective=CausalLM())
-    scores = _compute_perplexity(recipe, {"evaluations": {"valid": {"loss": 3 * math.log(2)}}}, card)
+    scores = CausalLM().summarize({"valid": {"loss": 3 * math.log(2)}}, card)
     assert scores["perplexity"] == pytest.approx(8) and scores["bits_per_byte"] == pytest.approx((30 + 8 * 15) / 60)
 
 

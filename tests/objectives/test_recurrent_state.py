@@ -20,7 +20,7 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.segment_memory import SegmentMemory
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.objectives import CausalLM, MaskedLM, ReplacedTokenDetection
-from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config
+from bertsmith.pretraining.setup import PretrainRecipe, PretrainSetup
 from bertsmith.runs import Run
 from bertsmith.train import TrainConfig, Trainer
 from bertsmith.train.setup import prepare
@@ -161,21 +161,19 @@ def test_streams_need_one_process(corpus, tmp_path, monkeypatch):
         corpus=str(corpus), out=str(tmp_path), objective=CausalLM(packing=Streams()), model=EncoderConfig(mixer=XL)
     )
     opened = Corpus.open(corpus)
-    config = build_model_config(recipe, opened)
-    assert build_batches(recipe, opened, np.arange(5), 24, config).batches_per_epoch > 0
+    assert PretrainSetup.from_recipe(recipe, opened).build_loader(24).batches_per_epoch > 0
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="several processes"):
-        build_batches(recipe, opened, np.arange(5), 24, config)
+        PretrainSetup.from_recipe(recipe, opened)
 
 
 def test_streams_need_objective_with_recurrent_state(corpus, tmp_path):
     recipe = PretrainRecipe(
         corpus=str(corpus), out=str(tmp_path), objective=ReplacedTokenDetection(packing=Streams()), model=EncoderConfig()
     )
-    opened = Corpus.open(corpus)
     with pytest.raises(UserError, match=r"objective\.packing=streams is not supported by objective=rtd.*objective\.packing"):
-        build_batches(recipe, opened, np.arange(5), 24, build_model_config(recipe, opened))
+        PretrainSetup.from_recipe(recipe, Corpus.open(corpus))
 
 
 @pytest.mark.parametrize("sampler", ["streams", "windows"])

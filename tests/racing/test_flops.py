@@ -12,7 +12,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.objectives import MaskedLM
 from bertsmith.planning.step import make_synthetic_batch
-from bertsmith.pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
+from bertsmith.pretraining.setup import PretrainRecipe, PretrainSetup
 from bertsmith.racing.budget import FLOPS_PER_MINUTE, fit_to_budget, measure_step_flops
 from bertsmith.racing.flops import TRAIN_FORWARD_RATIO, forward_flops, train_flops_per_token
 
@@ -50,12 +50,9 @@ def setup_training(corpus, model, objective, **changes):
     settings = {"corpus": str(corpus), "out": "-", "model": model, "objective": objective, "max_length": 32,
                 "train": {"steps": 1, "batch_tokens": 256}, **changes}  # fmt: skip
     recipe, open_corpus = from_dict(PretrainRecipe, settings), Corpus.open(corpus)
-    config = build_model_config(recipe, open_corpus)
-    documents, _, _ = split_corpus(recipe, open_corpus)
-    batch = recipe.objective.to_batch(build_batches(recipe, open_corpus, documents, 32, config)(0))
-    model = build_model(config, 0)
-    model.attach_tokenizer(open_corpus.tokenizer)
-    return recipe, open_corpus, model, batch
+    setup = PretrainSetup.from_recipe(recipe, open_corpus)
+    batch = recipe.objective.to_batch(setup.build_loader(32)(0))
+    return recipe, open_corpus, setup.build_untrained_model(), batch
 
 
 @pytest.mark.parametrize("name", MEMBERS)

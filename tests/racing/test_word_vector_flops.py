@@ -15,7 +15,7 @@ from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.racing import run
 from bertsmith.racing.budget import count_spent_flops, fit_to_budget
 from bertsmith.racing.entries import build_entries
-from bertsmith.racing.flops import count_pairs, epoch_flops, glove_flops
+from bertsmith.racing.flops import epoch_flops
 from bertsmith.word_vectors.hierarchical_softmax import build_huffman_paths
 from tests.support.racing import SMALL, race_settings, write_files
 
@@ -34,7 +34,7 @@ def count_pairs_by_loop(size: int, window: int) -> float:
 
 def test_count_pairs_is_mean_over_window_sizes():
     for window, lengths in product((1, 2, 5), ([1], [2, 3], [9, 4, 1])):
-        assert count_pairs(np.array(lengths, float), window) == pytest.approx(
+        assert SkipGram(window=window).count_predictions(np.array(lengths, float)) == pytest.approx(
             sum(count_pairs_by_loop(size, window) for size in lengths)
         )
 
@@ -65,7 +65,7 @@ def test_glove_flops_count_pairs_within_upper_bound(corpus, tmp_path):
     open_corpus, glove = Corpus.open(corpus), Glove(vector_size=8, window=4)
     entries = count_cooccurrences(open_corpus, tmp_path / "counts", 4, "sentence", 1 << 22, lambda done, of: None)
     num_pairs = 2 * len(entries)
-    assert glove_flops(glove, num_pairs) == 3 * 2 * 10 * num_pairs <= epoch_flops(glove, open_corpus)
+    assert glove.count_flops(num_pairs) == 2 * 10 * num_pairs <= glove.expected_flops(open_corpus)
     recipe = from_dict(PretrainRecipe, {"corpus": "-", "out": "-", "objective": "glove", "train": {"epochs": 2}})
     assert (
         count_spent_flops(recipe, 7.0, {"cooccurrences": 5}) == 3 * 2 * 102 * 2 * 5 * 2

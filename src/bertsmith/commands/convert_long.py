@@ -10,14 +10,13 @@ import msgspec
 
 from .. import __version__
 from ..artifacts import MANIFEST, atomic_folder, check_writable, content_hash, fingerprint, lock_output, read_json, resolve_path
-from ..config import Config, NonNegInt, PosInt, to_dict
+from ..config import Config, MaxLength, NonNegInt, PosInt, to_dict
 from ..console import Console
 from ..errors import UserError
 from ..model import checkpoint
 from ..model.mixers import Longformer
 from ..model.model import Model, ModelConfig
 from ..model.surgery import convert_weights, extend_positions, replace_mixer
-from ..pretraining.setup import MaxLength
 from ..runs import command_line
 
 REWRITTEN_KEYS = ("stage", "recipe", "model", "weights", "version")  # keys of the source's config.json that are written anew
@@ -70,8 +69,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
     """The recipe with unset keys taken from the model's own windows, or else from the defaults of `Longformer`."""
-    mixer = base.config.encoder.mixer
-    defaults = mixer if isinstance(mixer, Longformer) else Longformer()
+    defaults = _trained_windows(base) or Longformer()
     if recipe.attention_window == ():
         raise UserError("attention_window=[] is empty; give a number of tokens, one number per layer, or leave it out")
     names = (
@@ -83,11 +81,11 @@ def fill_defaults(recipe: Recipe, base: Model) -> Recipe:
 
 def convert_model(base: Model, recipe: Recipe) -> Model:
     """The model with Longformer attention; on texts within the window, outputs equal those of `base`."""
-    recipe, base_mixer = fill_defaults(recipe, base), base.config.encoder.mixer
+    recipe, trained = fill_defaults(recipe, base), _trained_windows(base)
     mixer = Longformer(
         attention_window=recipe.attention_window or (), dilation=recipe.dilation or (),
         dilated_layers=recipe.dilated_layers, global_attention=recipe.global_attention,
-        attention_dropout=base_mixer.attention_dropout if isinstance(base_mixer, Longformer) else 0.0,
+        attention_dropout=trained.attention_dropout if trained else 0.0,
     )  # fmt: skip
     if base.decoder is not None:
         raise UserError(
@@ -100,6 +98,12 @@ def convert_model(base: Model, recipe: Recipe) -> Model:
     return model.eval()
 
 
+def _trained_windows(base: Model) -> Longformer | None:
+    """The mixer of a model that has sliding windows already, with the settings that the new ones take over."""
+    mixer = base.config.encoder.mixer
+    return mixer if isinstance(mixer, Longformer) else None
+
+
 def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
     encoder, window_per_side = base.config.encoder, min(recipe.attention_window or ()) // 2
     if encoder.position_embedding_type == "absolute" and recipe.max_length > encoder.max_position_embeddings:
@@ -110,11 +114,13 @@ def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
         global_tokens = "; for global tokens, longer distances are clamped to the window"
         console.info("RoPE (rope_theta) is relative and needs no new positions: within a window, distances are as in training"
                    + (global_tokens if recipe.global_attention else ""))  # fmt: skip
-    if (dropout := getattr(encoder.mixer, "attention_dropout", 0.0)) and not isinstance(encoder.mixer, Longformer):
+    if _trained_windows(base):
+        return
+    if dropout := getattr(encoder.mixer, "attention_dropout", 0.0):
         console.info(f"mixer.attention_dropout={dropout:g} is not kept, since it is slow with windows; to keep it, "
                      "continue training "
                    "with `bertsmith pretrain init= model.mixer=longformer model.mixer.attention_dropout=`")  # fmt: skip
-    if not recipe.dilation and not isinstance(encoder.mixer, Longformer):
+    if not recipe.dilation:
         paths = "higher layers and global tokens" if recipe.global_attention else "higher layers"
         console.info(f"outputs are unchanged for texts of up to {window_per_side + 1:,} tokens; in longer texts, tokens "
                      "more than "

@@ -6,26 +6,23 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-import numpy as np
 import torch
 
 from ..artifacts import resolve_path
-from ..config import PosFloat, PosInt, from_dict, to_dict
+from ..config import PosFloat, PosInt, to_dict
 from ..console import Console
 from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..device import resolve_device
 from ..errors import UserError
-from ..model import checkpoint
 from ..model.batch import Inputs
-from ..model.config import EncoderConfig
 from ..model.model import ModelConfig, build_model
 from ..planning import benchmark, disk, memory, step, time
 from ..planning import memory as parameters
 from ..planning.machines import MACHINES, Machine, this_machine
 from ..planning.report import format_plan
 from ..planning.step import build_meta_model, trace_step
-from ..pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
+from ..pretraining.setup import PretrainRecipe, PretrainSetup, build_model_config, check_model
 from ..train.config import TrainConfig
 from ..train.objective import Batch
 
@@ -45,7 +42,7 @@ class PlanContext(NamedTuple):
 
     recipe: Recipe
     config: ModelConfig
-    corpus: Corpus | None
+    setup: PretrainSetup | None  # None without a corpus
     eval_tokens: float  # tokens of one evaluation
     train: TrainConfig
     loaders: list[BatchLoader]  # one for each length, none without a corpus
@@ -103,41 +100,18 @@ def _build_context(recipe: Recipe) -> PlanContext:
         if recipe.machine != "this"
         else this_machine(resolve_device(recipe.train.device, "train.device"))
     )
-    phases = recipe.phases()
     if recipe.corpus is None:
         if recipe.train.epochs is not None:
             raise UserError("train.epochs needs a corpus; set corpus=FOLDER, or train.steps or train.minutes instead")
-        return PlanContext(recipe, _build_config(recipe), None, 1.5 * recipe.eval_tokens, recipe.train, [], machine)
+        config = build_model_config(recipe, None, recipe.vocab_size)
+        check_model(recipe, config)
+        return PlanContext(recipe, config, None, 1.5 * recipe.eval_tokens, recipe.train, [], machine)
     corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"), verify_checksums=False)
-    train_documents, valid_corpus, valid_documents = split_corpus(recipe, corpus)
-    config = build_model_config(recipe, corpus)
-    loaders = [build_batches(recipe, corpus, train_documents, length, config) for length, _ in phases]
+    setup = PretrainSetup.from_recipe(recipe, corpus)
+    loaders = setup.build_loaders()
     train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)
-    return PlanContext(
-        recipe, config, corpus, _count_eval_tokens(recipe, valid_corpus, valid_documents), train, loaders, machine
-    )
-
-
-def _build_config(recipe: Recipe) -> ModelConfig:
-    """Model config where there is no corpus to give the vocabulary size."""
-    heads = recipe.network_objective.heads()
-    if recipe.init is None:
-        encoder = recipe.model or EncoderConfig.presets()["bert-base"]
-        return ModelConfig(encoder=encoder, vocab_size=recipe.vocab_size, heads=heads)
-    folder = resolve_path(recipe.init, "init")
-    init_config = from_dict(ModelConfig, checkpoint.read_config(folder)["model"], str(folder / "config.json"))
-    return ModelConfig(encoder=init_config.encoder, vocab_size=init_config.vocab_size, heads=heads)
-
-
-def _count_eval_tokens(recipe: Recipe, corpus: Corpus, documents: np.ndarray) -> float:
-    """Tokens one evaluation reads: validation batches, plus the copies with one token masked for pseudo-perplexity."""
-    num_tokens = int(np.diff(corpus.document_token_offsets)[documents].sum())
-    # pseudo-perplexity copies each sentence once per token
-    pseudo_perplexity_tokens = num_tokens * num_tokens / max(1, int(np.diff(corpus.document_offsets)[documents].sum()))
-    pseudo_perplexity_tokens = pseudo_perplexity_tokens if recipe.objective.can_fill_mask else 0.0
-    return min(max(recipe.eval_tokens, recipe.train.batch_tokens), num_tokens) + min(
-        recipe.eval_tokens // 2, pseudo_perplexity_tokens
-    )
+    eval_tokens = sum(eval_set.num_tokens for eval_set in setup.build_eval_sets(recipe.train.batch_tokens).values())
+    return PlanContext(recipe, setup.config, setup, eval_tokens, train, loaders, machine)
 
 
 # memory
@@ -158,16 +132,7 @@ def _largest_batch(context: PlanContext, phase: int, batch_tokens: int) -> Batch
         return step.make_synthetic_batch(objective, batch_tokens, length, vocabulary)
     is_eager_cpu = not context.machine.is_gpu and not context.train.compile
     return step.find_largest_batch(
-        _with_batch_tokens(context.loaders[phase], batch_tokens), objective, vocabulary, not is_eager_cpu
-    )
-
-
-def _with_batch_tokens(loader: BatchLoader, batch_tokens: int) -> BatchLoader:
-    """The loader with another number of tokens per micro-batch, over the same samples."""
-    if batch_tokens == loader.batch_tokens:
-        return loader
-    return BatchLoader(
-        loader.collator, loader.sampler, loader.document_ids, loader.max_length, batch_tokens, loader.dupe_factor
+        context.loaders[phase].with_batch_tokens(batch_tokens), objective, vocabulary, not is_eager_cpu
     )
 
 
@@ -217,7 +182,7 @@ def _estimate_throughput(context: PlanContext, phase: int, console: Console) -> 
     if recipe.machine == "this":
         console.info(f"measuring {context.machine.name} for about {recipe.seconds:g} seconds with max_length={length}")
         spec = benchmark.BenchmarkSpec(
-            lambda: build_model(context.config, recipe.seed),
+            context.setup.build_untrained_model if context.setup else lambda: build_model(context.config, recipe.seed),
             recipe.network_objective,
             train,
             _batch_source(context, phase),
@@ -243,9 +208,7 @@ def _batch_source(context: PlanContext, phase: int) -> benchmark.BatchSource:
             )
             yield lambda k: batch
             return
-        with step.prefetch_batches(
-            _with_batch_tokens(context.loaders[phase], batch_tokens), objective, train.workers
-        ) as batches:
+        with step.prefetch_batches(context.loaders[phase].with_batch_tokens(batch_tokens), objective, train.workers) as batches:
             yield batches
 
     return open_batches
@@ -270,10 +233,11 @@ def _estimate_disk_and_time(
 
 def _file_sizes(context: PlanContext) -> tuple[int, int]:
     """Bytes of the tokenizer file and of the corpus folder."""
-    if context.corpus is None:
+    if context.setup is None:
         return 16 * context.config.vocab_size, 0
-    files = [path for path in context.corpus.path.rglob("*") if path.is_file()]
-    return (context.corpus.path / "tokenizer.json").stat().st_size, sum(path.stat().st_size for path in files)
+    folder = context.setup.corpus.path
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return (folder / "tokenizer.json").stat().st_size, sum(path.stat().st_size for path in files)
 
 
 def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 
 from ..artifacts import read_json
-from ..config import Config, NonNegInt, PosInt, Probability, from_dict, to_dict
+from ..config import Config, MaxLength, NonNegInt, PosInt, Probability, from_dict, to_dict
 from ..console import Console
 from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
@@ -20,7 +20,6 @@ from ..model.mixers.adaptive_span import AdaptiveSpanAttention
 from ..model.mixers.reformer.bucket_stats import compute_bucket_stats
 from ..model.packing import Layout
 from ..objectives import NextSentenceMLM, ObjectiveConfig, require_network
-from ..pretraining.setup import MaxLength
 from ..reports.attention import render_attention
 from ..reports.corpus import render_corpus
 from ..reports.finetuning import render_filled_masks

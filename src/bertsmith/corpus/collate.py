@@ -1,21 +1,20 @@
-"""Collators: turn selected samples into packed numpy batches with inputs, masks and targets.
+"""Collators: turn selected samples into packed numpy batches with inputs and targets.
 
-- `Collator`: masked language modelling, with optional sentence-pair labels
-- `ClmCollator`: causal language modelling, one target per token of a sample
-- `StreamCollator`: causal language modelling over consecutive windows (Transformer-XL)
-- `BilmCollator`: bidirectional language modelling (ELMo)
+A `Collator` is made of two small values, which go to worker processes with it:
+- a packing: which special tokens stand around the text of a sample (`ClsSepPacking`, `DocumentPacking`, `StreamPacking`)
+- targets: which tokens are predicted, and how the input hides them (`MlmTargets`, `ClmTargets`, `BilmTargets`)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..rng import Stream, random_bits, uniform
-from .masking import MaskableWords, MaskingConfig, mask_tokens
+from .masking import MaskableWords, MaskingConfig, TokenTargets, mask_tokens
 from .sampling import SampleIndex
 from .sampling.base import concat_ranges
 from .store import Corpus
@@ -36,13 +35,47 @@ class NumpyBatch:
     stream_positions: Ints | None = None  # (sequences, 2): as in SampleIndex
 
 
+class PackedSequences(NamedTuple):
+    """The token sequences of samples, one after the other, before any token is masked."""
+
+    input_ids: Ints  # (tokens,)
+    corpus_positions: Ints  # (tokens,): position of each token in the corpus, -1 for [CLS] and [SEP]
+    lengths: Ints  # (sequences,)
+    token_type_ids: Ints | None = None  # (tokens,): 0 for A, 1 for B; None without segments
+    next_ids: Ints | None = None  # (sequences,): the token after each sequence; None: sequences end with their last token
+
+
+class Packing(Protocol):
+    """Turns samples into token sequences."""
+
+    def pack(self, corpus: Corpus, samples: SampleIndex) -> PackedSequences: ...
+
+
+class Targets(Protocol):
+    """Selects the tokens of packed sequences that are predicted."""
+
+    @property
+    def target_fraction(self) -> float:
+        """Expected share of the text's tokens that are predicted."""
+        ...
+
+    @property
+    def allows_memory(self) -> bool:
+        """Whether the model may continue from its state at the end of the text before, in batches of streams."""
+        ...
+
+    def select(self, corpus: Corpus, packed: PackedSequences, sample_ids: Ints, seed: int, epoch: int) -> TokenTargets:
+        """Input ids and targets in ascending order; random numbers depend on (seed, epoch, sample id, position) only."""
+        ...
+
+
 @dataclass(frozen=True)
 class Collator:
-    """Samples to a packed, masked batch. Cheap to pickle for workers, which open the corpus themselves."""
+    """Samples to a packed batch. Cheap to pickle for workers, which open the corpus themselves."""
 
     path: Path
-    masking: MaskingConfig
-    mlm_probability: float
+    packing: Packing
+    targets: Targets
     seed: int
 
     @cached_property
@@ -50,143 +83,155 @@ class Collator:
         return Corpus.open(self.path, verify_checksums=False)
 
     def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
-        input_ids, corpus_positions, lengths = self._pack(samples)
-        words = self._maskable_words(input_ids, corpus_positions, lengths, samples, epoch)
-        tokenizer = self.corpus.tokenizer
-        masked = mask_tokens(
-            input_ids, words, self.masking.select_units(words), tokenizer.mask_token_id, tokenizer.non_special_ids
-        )
-        order = np.argsort(masked.output_indices)
-        token_type_ids = self._token_type_ids(samples) if samples.has_segments else None
+        packed = self.packing.pack(self.corpus, samples)
+        input_ids, output_indices, target_ids = self.targets.select(self.corpus, packed, samples.sample_ids, self.seed, epoch)
         return NumpyBatch(
-            masked.input_ids,
-            lengths,
-            token_type_ids,
-            masked.output_indices[order],
-            masked.target_ids[order],
+            input_ids,
+            packed.lengths,
+            packed.token_type_ids,
+            output_indices,
+            target_ids,
             samples.labels,
-            samples.stream_positions,
+            samples.stream_positions if self.targets.allows_memory else None,
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Without the cached corpus: each process maps its own.
-        return Collator, (
-            self.path,
-            self.masking,
-            self.mlm_probability,
-            self.seed,
-        )
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields without the cached corpus: each process maps its own."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def _pack(self, samples: SampleIndex) -> tuple[Ints, Ints, Ints]:
-        """([CLS] span [SEP] span [SEP] ... of all samples, corpus position of each token or -1, length of each sample)."""
-        tokenizer, sizes, lengths = self.corpus.tokenizer, samples.span_ends - samples.span_starts, samples.lengths
+
+# packings
+
+
+@dataclass(frozen=True)
+class ClsSepPacking:
+    """[CLS] span [SEP] span [SEP] ... (BERT); the second span of a sentence pair is segment B."""
+
+    def pack(self, corpus: Corpus, samples: SampleIndex) -> PackedSequences:
+        tokenizer, sizes, lengths = corpus.tokenizer, samples.span_ends - samples.span_starts, samples.lengths
         input_ids, corpus_positions = np.full(int(lengths.sum()), tokenizer.sep_token_id), np.full(int(lengths.sum()), -1)
         input_ids[lengths.cumsum() - lengths] = tokenizer.cls_token_id
         sample_index = np.repeat(np.arange(len(samples)), np.diff(samples.span_offsets))
         # After one [CLS] per sample and one [SEP] per span.
         targets = concat_ranges((sizes + 1).cumsum() - sizes + sample_index, sizes)
         corpus_positions[targets] = concat_ranges(samples.span_starts, sizes)
-        input_ids[targets] = self.corpus.tokens[corpus_positions[targets]]
-        return input_ids, corpus_positions, lengths
+        input_ids[targets] = corpus.tokens[corpus_positions[targets]]
+        token_type_ids = _token_type_ids(samples) if samples.has_segments else None
+        return PackedSequences(input_ids, corpus_positions, lengths, token_type_ids)
 
-    def _maskable_words(
-        self, input_ids: Ints, corpus_positions: Ints, lengths: Ints, samples: SampleIndex, epoch: int
-    ) -> MaskableWords:
+
+@dataclass(frozen=True)
+class DocumentPacking:
+    """[CLS] text; followed by [SEP] only at the end of a document, so that generation does not stop elsewhere (GPT)."""
+
+    def pack(self, corpus: Corpus, samples: SampleIndex) -> PackedSequences:
+        packed = ClsSepPacking().pack(corpus, samples)
+        ends_document = _is_document_boundary(corpus, samples.span_ends[samples.span_offsets[1:] - 1])
+        keep = np.ones(len(packed.input_ids), bool)
+        keep[packed.lengths.cumsum()[~ends_document] - 1] = False
+        return PackedSequences(packed.input_ids[keep], packed.corpus_positions[keep], packed.lengths - ~ends_document)
+
+
+@dataclass(frozen=True)
+class StreamPacking:
+    """Text without [SEP]; [CLS] only at the start of a document (Transformer-XL). The token after each sequence is known:
+    the next one of the document, or [SEP] at its end."""
+
+    def pack(self, corpus: Corpus, samples: SampleIndex) -> PackedSequences:
+        sizes, tokenizer = samples.span_ends - samples.span_starts, corpus.tokenizer
+        lengths = sizes + _is_document_boundary(corpus, samples.span_starts)
+        input_ids, corpus_positions = np.full(int(lengths.sum()), tokenizer.cls_token_id), np.full(int(lengths.sum()), -1)
+        text = concat_ranges(lengths.cumsum() - sizes, sizes)
+        corpus_positions[text] = concat_ranges(samples.span_starts, sizes)
+        input_ids[text] = corpus.tokens[corpus_positions[text]]
+        next_token = corpus.tokens[np.minimum(samples.span_ends, len(corpus.tokens) - 1)]
+        next_ids = np.where(_is_document_boundary(corpus, samples.span_ends), tokenizer.sep_token_id, next_token)
+        return PackedSequences(input_ids, corpus_positions, lengths, next_ids=next_ids)
+
+
+def _token_type_ids(samples: SampleIndex) -> Ints:
+    sizes = samples.span_ends - samples.span_starts + 1
+    sizes[samples.span_offsets[:-1]] += 1  # [CLS] belongs to segment A
+    is_second = np.arange(len(sizes)) - np.repeat(samples.span_offsets[:-1], np.diff(samples.span_offsets)) > 0
+    return np.repeat(is_second.astype(np.int64), sizes)
+
+
+def _is_document_boundary(corpus: Corpus, positions: Ints) -> NDArray[np.bool_]:
+    """(positions,) bool: a document starts or ends at this position of the corpus."""
+    boundaries = corpus.document_token_offsets
+    return np.asarray(boundaries[np.searchsorted(boundaries, positions)] == positions)
+
+
+# targets
+
+
+@dataclass(frozen=True)
+class MlmTargets:
+    """Masked language modelling: a share of the tokens, corrupted in the input."""
+
+    masking: MaskingConfig
+    mlm_probability: float
+
+    allows_memory = True
+
+    @property
+    def target_fraction(self) -> float:
+        return self.mlm_probability
+
+    def select(self, corpus: Corpus, packed: PackedSequences, sample_ids: Ints, seed: int, epoch: int) -> TokenTargets:
+        words, tokenizer = self.maskable_words(corpus, packed, sample_ids, seed, epoch), corpus.tokenizer
+        masked = mask_tokens(
+            packed.input_ids, words, self.masking.select_units(words), tokenizer.mask_token_id, tokenizer.non_special_ids
+        )
+        order = np.argsort(masked.output_indices)
+        return TokenTargets(masked.input_ids, masked.output_indices[order], masked.target_ids[order])
+
+    def maskable_words(self, corpus: Corpus, packed: PackedSequences, sample_ids: Ints, seed: int, epoch: int) -> MaskableWords:
         """Words that may be masked; special tokens, [UNK] included, are excluded."""
-        sample_starts = lengths.cumsum() - lengths
-        maskable = np.flatnonzero((corpus_positions >= 0) & ~self.corpus.tokenizer.is_special[input_ids])
+        lengths, masking = packed.lengths, self.masking
+        maskable = np.flatnonzero((packed.corpus_positions >= 0) & ~corpus.tokenizer.is_special[packed.input_ids])
         sample_index = np.repeat(np.arange(len(lengths)), lengths)[maskable]
         after_gap = np.diff(maskable, prepend=-2) > 1  # after a gap a word starts, whatever its first token
         is_start = (
-            after_gap | self.corpus.is_word_start(corpus_positions[maskable])
-            if self.masking.by_word
+            after_gap | corpus.is_word_start(packed.corpus_positions[maskable])
+            if masking.by_word
             else np.ones(len(maskable), bool)
         )
-        if self.masking.token_masking_share > 0:
-            is_start |= (
-                uniform(random_bits(self.seed, Stream.MASK_SINGLE_TOKENS, epoch, samples.sample_ids))
-                < self.masking.token_masking_share
-            )[sample_index]
+        if masking.token_masking_share > 0:
+            uniforms = uniform(random_bits(seed, Stream.MASK_SINGLE_TOKENS, epoch, sample_ids))
+            is_start |= (uniforms < masking.token_masking_share)[sample_index]
         starts = np.flatnonzero(is_start)
         sizes = np.diff(starts, append=len(maskable))
         token_budget = self.mlm_probability * np.bincount(sample_index, minlength=len(lengths)).astype(np.float64)
+        sample_starts = lengths.cumsum() - lengths
         return MaskableWords(
-            maskable[starts], sizes, sample_index[starts], sample_starts, samples.sample_ids, token_budget, self.seed, epoch
+            maskable[starts], sizes, sample_index[starts], sample_starts, sample_ids, token_budget, seed, epoch
         )
-
-    def _token_type_ids(self, samples: SampleIndex) -> Ints:
-        sizes = samples.span_ends - samples.span_starts + 1
-        sizes[samples.span_offsets[:-1]] += 1  # [CLS] belongs to segment A
-        is_second = np.arange(len(sizes)) - np.repeat(samples.span_offsets[:-1], np.diff(samples.span_offsets)) > 0
-        return np.repeat(is_second.astype(np.int64), sizes)
 
 
 @dataclass(frozen=True)
-class ClmCollator(Collator):
-    """[CLS] text; followed by [SEP] only at the end of a document, so that generation does not stop elsewhere."""
+class ClmTargets:
+    """Causal language modelling: at every token the one after it, where there is one in the same text."""
 
-    def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
-        packed_ids, _, lengths = self._pack(samples)
-        last_tokens = lengths.cumsum() - 1
-        keep = np.ones(len(packed_ids), bool)
-        keep[last_tokens[~self._ends_document(samples)]] = False
-        sample_index = np.repeat(np.arange(len(lengths)), lengths)[keep]
-        input_ids = packed_ids[keep]
-        output_indices = np.flatnonzero(sample_index[:-1] == sample_index[1:])  # the next token belongs to the same sequence
-        return NumpyBatch(
-            input_ids,
-            np.bincount(sample_index, minlength=len(lengths)),
-            None,
-            output_indices,
-            input_ids[output_indices + 1],
-            None,
-        )
+    target_fraction = 1.0
+    allows_memory = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ClmCollator, (self.path, self.masking, self.mlm_probability, self.seed)
-
-    def _ends_document(self, samples: SampleIndex) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """(samples,) bool: the last span of the sample ends at the end of its document."""
-        boundaries, ends = self.corpus.document_token_offsets, samples.span_ends[samples.span_offsets[1:] - 1]
-        next_boundary: Ints = boundaries[np.searchsorted(boundaries, ends)]
-        return next_boundary == ends
+    def select(self, corpus: Corpus, packed: PackedSequences, sample_ids: Ints, seed: int, epoch: int) -> TokenTargets:
+        target_ids, last_tokens = np.append(packed.input_ids[1:], 0), packed.lengths.cumsum() - 1
+        if packed.next_ids is not None:
+            target_ids[last_tokens] = packed.next_ids
+            return TokenTargets(packed.input_ids, np.arange(len(target_ids)), target_ids)
+        output_indices = np.delete(np.arange(len(target_ids)), last_tokens)
+        return TokenTargets(packed.input_ids, output_indices, target_ids[output_indices])
 
 
 @dataclass(frozen=True)
-class StreamCollator(Collator):
-    """Text without [SEP]; [CLS] only at the start of a document. Every token has a target: the next one, [SEP] at the end
-    of a document."""
+class BilmTargets:
+    """Bidirectional language modelling (ELMo): every token of the text, each from its left and from its right neighbour."""
 
-    def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
-        corpus, tokenizer, sizes = self.corpus, self.corpus.tokenizer, samples.span_ends - samples.span_starts
-        starts_document, ends_document = (
-            self._is_document_boundary(samples.span_starts),
-            self._is_document_boundary(samples.span_ends),
-        )
-        lengths = sizes + starts_document
-        input_ids = np.full(int(lengths.sum()), tokenizer.cls_token_id)
-        input_ids[concat_ranges(lengths.cumsum() - sizes, sizes)] = corpus.tokens[concat_ranges(samples.span_starts, sizes)]
-        target_ids = np.append(input_ids[1:], 0)
-        next_token = corpus.tokens[np.minimum(samples.span_ends, len(corpus.tokens) - 1)]
-        target_ids[lengths.cumsum() - 1] = np.where(ends_document, tokenizer.sep_token_id, next_token)
-        return NumpyBatch(input_ids, lengths, None, np.arange(len(input_ids)), target_ids, None, samples.stream_positions)
+    target_fraction = 1.0
+    allows_memory = False  # the backward direction comes from the text after, not before
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return StreamCollator, (self.path, self.masking, self.mlm_probability, self.seed)
-
-    def _is_document_boundary(self, positions: "np.ndarray[Any, np.dtype[np.int64]]") -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        boundaries = self.corpus.document_token_offsets
-        return np.asarray(boundaries[np.searchsorted(boundaries, positions)] == positions)
-
-
-@dataclass(frozen=True)
-class BilmCollator(Collator):
-    """[CLS] text [SEP]; the output indices are the tokens of the text, each with a left and a right neighbour."""
-
-    def __call__(self, samples: SampleIndex, epoch: int) -> NumpyBatch:
-        input_ids, corpus_positions, lengths = self._pack(samples)
-        output_indices = np.flatnonzero(corpus_positions >= 0)
-        return NumpyBatch(input_ids, lengths, None, output_indices, input_ids[output_indices], None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BilmCollator, (self.path, self.masking, self.mlm_probability, self.seed)
+    def select(self, corpus: Corpus, packed: PackedSequences, sample_ids: Ints, seed: int, epoch: int) -> TokenTargets:
+        output_indices = np.flatnonzero(packed.corpus_positions >= 0)
+        return TokenTargets(packed.input_ids, output_indices, packed.input_ids[output_indices])

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -41,6 +41,10 @@ class BatchLoader:
     def __iter__(self) -> Iterator[NumpyBatch]:
         """The batches of the first epoch."""
         return (self(k) for k in range(self.batches_per_epoch))
+
+    def with_batch_tokens(self, batch_tokens: int) -> Self:
+        """The loader with another number of tokens per batch: the same samples in the same order."""
+        return self if batch_tokens == self.batch_tokens else replace(self, batch_tokens=batch_tokens, index_cache={})
 
     def select_samples(self, k: int) -> tuple[SampleIndex, int]:
         """The samples of batch k, and the epoch that seeds their masks."""

@@ -7,7 +7,7 @@
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -42,16 +42,15 @@ class MaskableWords:
         return np.arange(len(self.starts)) - np.searchsorted(self.sample_index, self.sample_index, side="left")
 
 
-@dataclass(frozen=True)
-class MaskedTokens:
-    """Corrupted inputs and their targets."""
+class TokenTargets(NamedTuple):
+    """Input tokens, and those of them to predict."""
 
-    input_ids: Ints  # (tokens,): after corruption
+    input_ids: Ints  # (tokens,): after corruption, if there is one
     output_indices: Ints  # (targets,): selected positions, whether masked, replaced or unchanged
-    target_ids: Ints  # (targets,): the original tokens
+    target_ids: Ints  # (targets,): what is predicted there, such as the original tokens
 
 
-def mask_tokens(input_ids: Ints, words: MaskableWords, units: Ints, mask_token_id: int, replacement_ids: Ints) -> MaskedTokens:
+def mask_tokens(input_ids: Ints, words: MaskableWords, units: Ints, mask_token_id: int, replacement_ids: Ints) -> TokenTargets:
     """Corrupt each selected unit as a whole: [MASK] (80 %), random tokens of `replacement_ids` (10 %), unchanged (10 %)."""
     is_selected = units >= 0
     sizes, starts, sample_index = words.sizes[is_selected], words.starts[is_selected], words.sample_index[is_selected]
@@ -70,7 +69,7 @@ def mask_tokens(input_ids: Ints, words: MaskableWords, units: Ints, mask_token_i
     corrupted_ids[positions] = np.where(
         corruption < 0.8, mask_token_id, np.where(corruption < 0.9, random_ids, input_ids[positions])
     )
-    return MaskedTokens(corrupted_ids, positions, input_ids[positions])
+    return TokenTargets(corrupted_ids, positions, input_ids[positions])
 
 
 class RandomUnitMasking(Variant, frozen=True):

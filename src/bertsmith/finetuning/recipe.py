@@ -6,14 +6,13 @@ from typing import Annotated, Literal
 import msgspec
 
 from .. import runs
-from ..config import Config, NonNegFloat, NonNegInt, PosFloat, PosInt, Probability
+from ..config import Config, MaxLength, NonNegFloat, NonNegInt, PosFloat, PosInt, Probability
 from ..errors import UserError
 from ..model.config import EncoderConfig
 from ..model.decoders import DecoderConfig
 from ..model.heads.features import FeaturesConfig
 from ..model.lora import LoraConfig
 from ..objectives.regularizers import AdversarialConfig
-from ..pretraining.setup import MaxLength
 from ..tasks import TaskConfig
 from ..tasks.base import LongText
 from ..train.config import TrainConfig

@@ -113,6 +113,16 @@ class EncoderConfig(Config, frozen=True):
         return bool(causal_flags) and all(causal_flags)
 
     @property
+    def spells_words(self) -> bool:
+        """Whether the input embedding computes each distinct word of a batch from its characters."""
+        return getattr(self.embeddings, "spells_words", False)
+
+    @property
+    def needs_streams(self) -> bool:
+        """Whether the model has a memory without effect unless batches continue the text of the batch before."""
+        return bool(self.num_hidden_layers) and self.mixer.needs_streams
+
+    @property
     def lacks_position_information(self) -> bool:
         """Whether no position embedding, RoPE or position bias gives the attention layers the order of tokens."""
         mixers = [self.mixer, *([self.layer_types.mixer] if self.layer_types else [])]

@@ -14,6 +14,11 @@ ObjectiveConfig = (
 )
 
 
+def word_vector_objective(objective: ObjectiveConfig) -> WordVectorObjective | None:
+    """The objective, if it trains word vectors: the one place that tells them from the objectives of a network."""
+    return objective if isinstance(objective, WordVectorObjective) else None
+
+
 def require_network(objective: ObjectiveConfig) -> PretrainObjective:
     """The objective; raises a UserError for word vectors, which are trained without a network."""
     if isinstance(objective, WordVectorObjective):
@@ -37,4 +42,5 @@ __all__ = [
     "SkipGram",
     "WordVectorObjective",
     "require_network",
+    "word_vector_objective",
 ]

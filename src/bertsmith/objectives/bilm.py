@@ -3,17 +3,14 @@
 The first half of the hidden channels predicts the next token, the second half the previous one.
 """
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..config import Variant
-from ..corpus.collate import BilmCollator, NumpyBatch
-from ..corpus.loader import BatchLoader
-from ..corpus.masking import TokenMasking
+from ..corpus.collate import BilmTargets, ClsSepPacking, NumpyBatch, Packing, Targets
 from ..corpus.sampling import SamplerConfig, Windows
-from ..corpus.store import Corpus
 from ..errors import UserError
 from ..model.batch import Inputs
 from ..model.config import EncoderConfig
@@ -22,12 +19,12 @@ from ..model.heads import LM_HEAD, HalfLMHeadConfig, HeadConfig
 from ..model.mixers import Lstm
 from ..model.model import Model
 from ..train.objective import Batch, Loss
-from .base import Ints, to_inputs
+from .base import PretrainObjective, lm_perplexity, to_inputs
 
 MetricPairs = dict[str, tuple[Tensor | float, Tensor | float]]
 
 
-class BiLM(Variant, frozen=True, tag="bilm"):
+class BiLM(PretrainObjective, frozen=True, tag="bilm"):
     """Bidirectional language model (ELMo): next-token prediction in both directions.
 
     Both directions share one softmax; the first and the last token of a sequence are inputs, never targets.
@@ -36,10 +33,7 @@ class BiLM(Variant, frozen=True, tag="bilm"):
     packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
     head: Annotated[HalfLMHeadConfig, "LM head, shared by both directions"] = HalfLMHeadConfig()
 
-    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
-    can_fill_mask: ClassVar[bool] = False
     token_loss: ClassVar[str] = "lm_loss"
-    mlm_probability: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
         """Raises a UserError for a model in which the targets are visible in the input."""
@@ -54,14 +48,17 @@ class BiLM(Variant, frozen=True, tag="bilm"):
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: self.head}
 
-    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        return BatchLoader(
-            BilmCollator(corpus.path, TokenMasking(), self.mlm_probability, seed),
-            self.packing,
-            document_ids,
-            max_length,
-            batch_tokens,
-        )
+    @property
+    def sampler(self) -> SamplerConfig:
+        return self.packing
+
+    @property
+    def packing_format(self) -> Packing:
+        return ClsSepPacking()
+
+    @property
+    def targets(self) -> Targets:
+        return BilmTargets()
 
     def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
@@ -83,3 +80,6 @@ class BiLM(Variant, frozen=True, tag="bilm"):
             "backward_nll": (backward_loss.detach(), len(output_indices)),
         }
         return Loss({"lm": forward_loss + backward_loss}, metrics)
+
+    def summarize(self, evaluations: Mapping[str, Mapping[str, float]], card: dict[str, Any]) -> dict[str, float]:
+        return lm_perplexity(evaluations, card)

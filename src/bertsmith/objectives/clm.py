@@ -1,16 +1,13 @@
 """Causal language modelling (CLM): every token is predicted from the tokens before it, as in GPT (Radford et al. 2018)."""
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..config import Variant
-from ..corpus.collate import ClmCollator, NumpyBatch, StreamCollator
-from ..corpus.loader import BatchLoader
-from ..corpus.masking import TokenMasking
-from ..corpus.sampling import SamplerConfig, Streams, Windows
-from ..corpus.store import Corpus
+from ..corpus.collate import ClmTargets, DocumentPacking, NumpyBatch, Packing, StreamPacking, Targets
+from ..corpus.sampling import SamplerConfig, Windows
 from ..errors import UserError
 from ..model.batch import Inputs
 from ..model.config import EncoderConfig
@@ -18,12 +15,12 @@ from ..model.embeddings.adaptive import AdaptiveSoftmaxHeadConfig
 from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ..model.model import Model
 from ..train.objective import Batch, Loss
-from .base import Ints, to_inputs
+from .base import PretrainObjective, lm_perplexity, to_inputs
 from .mlm import with_output_indices
 from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
 
 
-class CausalLM(Variant, frozen=True, tag="clm"):
+class CausalLM(PretrainObjective, frozen=True, tag="clm"):
     """Causal language model (GPT): next-token prediction over all tokens.
 
     With streams, the memory of the model is carried from batch to batch.
@@ -34,10 +31,7 @@ class CausalLM(Variant, frozen=True, tag="clm"):
         LMHeadConfig | AdaptiveSoftmaxHeadConfig, "LM head; adaptive (adaptive softmax) is faster for large vocabularies"
     ] = LMHeadConfig(transform=False, bias=False)
 
-    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
-    can_fill_mask: ClassVar[bool] = False
     token_loss: ClassVar[str] = "lm_loss"
-    mlm_probability: ClassVar[float] = 1.0  # fraction of the tokens that are targets
 
     def check(self, encoder: EncoderConfig) -> None:
         """Raises a UserError for a model that is not causal."""
@@ -48,15 +42,17 @@ class CausalLM(Variant, frozen=True, tag="clm"):
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: self.head}
 
-    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        collator = StreamCollator if isinstance(self.packing, Streams) else ClmCollator
-        return BatchLoader(
-            collator(corpus.path, TokenMasking(), self.mlm_probability, seed),
-            self.packing,
-            document_ids,
-            max_length,
-            batch_tokens,
-        )
+    @property
+    def sampler(self) -> SamplerConfig:
+        return self.packing
+
+    @property
+    def packing_format(self) -> Packing:
+        return StreamPacking() if self.uses_streams else DocumentPacking()
+
+    @property
+    def targets(self) -> Targets:
+        return ClmTargets()
 
     def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
@@ -67,3 +63,6 @@ class CausalLM(Variant, frozen=True, tag="clm"):
         hidden_states = model(with_output_indices(batch.inputs, batch.targets["output_indices"], memory))
         total, num_correct = model.cross_entropy(LM_HEAD, hidden_states, batch.targets["target_ids"])
         return Loss({"lm": total}, {"accuracy": (num_correct, batch.target_counts["lm"])}, next_recurrent_state(memory, batch))
+
+    def summarize(self, evaluations: Mapping[str, Mapping[str, float]], card: dict[str, Any]) -> dict[str, float]:
+        return lm_perplexity(evaluations, card)

@@ -47,6 +47,7 @@ class Glove(WordVectorObjective, frozen=True):
         device: torch.device,
         progress: Progress,
         learning_rate: float | None = None,
+        batch_words: int | None = None,
     ) -> "GloveTrainer":
         """Counts co-occurrences in `folder / "counts"` (resumable), then returns the trainer."""
         counts = count_cooccurrences(corpus, folder / "counts", self.window, self.within, self.memory << 20, progress)
@@ -56,9 +57,26 @@ class Glove(WordVectorObjective, frozen=True):
         lr = self.default_learning_rate if learning_rate is None else learning_rate
         return GloveTrainer(self, counts, len(corpus.tokenizer), int(epochs), lr, seed, device)
 
+    def expected_flops(self, corpus: Corpus) -> float:
+        """An upper bound: as if no pair of words occurred twice."""
+        offsets = corpus.sentence_offsets if self.within == "sentence" else corpus.document_token_offsets
+        lengths = np.diff(offsets).astype(np.float64)
+        distances = range(1, self.window + 1)
+        return self.count_flops(float(sum(2 * np.maximum(lengths - distance, 0).sum() for distance in distances)))
+
+    def counted_flops(self, result: dict[str, Any], epochs: float) -> float | None:
+        """Of the co-occurrences it counted, in both orders."""
+        return self.count_flops(2 * result["cooccurrences"] * epochs) if "cooccurrences" in result else None
+
+    def count_flops(self, num_pairs: float) -> float:
+        """Dot products of two vectors with their biases."""
+        return 2 * (self.vector_size + 2) * num_pairs
+
 
 class GloveTrainer:
     """AdaGrad over shards of the co-occurrence counts, shuffled anew in each epoch; a round is one shard."""
+
+    chance_loss: ClassVar[float | None] = None  # depends on the counts
 
     def __init__(
         self,

@@ -1,15 +1,17 @@
 """Masked language modelling (MLM), alone or with next-sentence or sentence-order prediction (Devlin et al. 2019; Lan et al.
 2020)."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from msgspec import Meta
 from torch import Tensor
 
-from ..config import Fraction, PosInt, Variant
-from ..corpus.collate import Collator, NumpyBatch
+from ..config import Fraction, PosInt
+from ..corpus.collate import ClsSepPacking, MlmTargets, NumpyBatch, Packing, Targets
 from ..corpus.loader import BatchLoader
 from ..corpus.masking import MaskingConfig, TokenMasking
 from ..corpus.sampling import NextSentence, PairSamplerConfig, PairStyle, SamplerConfig, SentenceOrder, Windows
@@ -19,39 +21,69 @@ from ..model.heads import LM_HEAD, HeadConfig, LMHeadConfig, PooledHeadConfig
 from ..model.model import Model
 from ..model.segment_memory import SegmentMemory
 from ..train.objective import Batch, Loss
-from .base import Ints, to_inputs
+from .base import MAX_LOG_PERPLEXITY, EvalSet, Ints, PretrainObjective, to_inputs
+from .pseudo_perplexity import count_masked_copy_tokens, pseudo_perplexity_batches
 from .recurrent_state import next_recurrent_state, restore_memory, stream_targets
 
+PSEUDO_PERPLEXITY = "pseudo_perplexity"  # the evaluation with one masked token at a time
 
-class MaskedLM(Variant, frozen=True, tag="mlm"):
-    """MLM: predicts the original tokens at masked positions."""
 
-    packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
+class MaskingObjective(PretrainObjective, frozen=True):
+    """Base of objectives that predict masked tokens: MLM, alone or with sentence pairs, and replaced-token detection."""
+
     masking: Annotated[MaskingConfig, "unit of masking: token, whole-word, span or ngram"] = TokenMasking()
     mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of tokens selected for prediction (0.15 in BERT)"] = 0.15
     dupe_factor: Annotated[
         PosInt | None, "number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"
     ] = None
 
-    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
-    can_fill_mask: ClassVar[bool] = True
     token_loss: ClassVar[str] = "mlm_loss"
+
+    @property
+    def packing_format(self) -> Packing:
+        return ClsSepPacking()
+
+    @property
+    def targets(self) -> Targets:
+        return MlmTargets(self.masking, self.mlm_probability)
+
+    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
+        loader = super().build_batches(corpus, document_ids, max_length, batch_tokens, seed)
+        return replace(loader, dupe_factor=self.dupe_factor)
+
+
+class MlmObjective(MaskingObjective, frozen=True):
+    """Base of MLM, alone or with sentence pairs: its models fill masks, and are evaluated by pseudo-perplexity."""
+
+    can_fill_mask: ClassVar[bool] = True
+
+    def eval_sets(
+        self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int, max_tokens: int
+    ) -> dict[str, EvalSet]:
+        """`valid`, and `pseudo_perplexity` on half as many tokens."""
+        pseudo_perplexity = EvalSet(
+            lambda: pseudo_perplexity_batches(corpus, document_ids, max_length, batch_tokens, seed, max_tokens // 2),
+            count_masked_copy_tokens(corpus, document_ids, max_tokens // 2),
+        )
+        eval_sets = super().eval_sets(corpus, document_ids, max_length, batch_tokens, seed, max_tokens)
+        return eval_sets | {PSEUDO_PERPLEXITY: pseudo_perplexity}
+
+    def summarize(self, evaluations: Mapping[str, Mapping[str, float]], card: dict[str, Any]) -> dict[str, float]:
+        nll = evaluations.get(PSEUDO_PERPLEXITY, {}).get("loss")  # absent if the validation text has only unknown words
+        return {} if nll is None else {PSEUDO_PERPLEXITY: math.exp(min(nll, MAX_LOG_PERPLEXITY))}
+
+
+class MaskedLM(MlmObjective, frozen=True, tag="mlm"):
+    """MLM: predicts the original tokens at masked positions."""
+
+    packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
 
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: LMHeadConfig()}
 
-    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        return build_mlm_batches(
-            self.packing,
-            self.masking,
-            self.mlm_probability,
-            self.dupe_factor,
-            corpus,
-            document_ids,
-            max_length,
-            batch_tokens,
-            seed,
-        )
+    @property
+    def sampler(self) -> SamplerConfig:
+        return self.packing
 
     def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}
@@ -63,38 +95,14 @@ class MaskedLM(Variant, frozen=True, tag="mlm"):
         return replace(loss, recurrent_state=next_recurrent_state(memory, batch))
 
 
-class SentencePairMLM(Variant, frozen=True):
+class SentencePairMLM(MlmObjective, frozen=True):
     """Base of MLM with a binary sentence-pair objective on the first token; subclasses define the sampler of pairs."""
 
-    masking: Annotated[MaskingConfig, "unit of masking: token, whole-word, span or ngram"] = TokenMasking()
-    mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of tokens selected for prediction (0.15 in BERT)"] = 0.15
-    dupe_factor: Annotated[
-        PosInt | None, "number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"
-    ] = None
-
     min_sentences: ClassVar[int] = 2  # a document of one sentence makes no pair
-    can_fill_mask: ClassVar[bool] = True
-    token_loss: ClassVar[str] = "mlm_loss"
     pair_task: ClassVar[str]  # nsp or sop: its head and its metrics
-
-    def pair_sampler(self) -> PairSamplerConfig:
-        raise NotImplementedError(type(self).__name__)
 
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: LMHeadConfig(), self.pair_task: PooledHeadConfig(labels=2)}
-
-    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        return build_mlm_batches(
-            self.pair_sampler(),
-            self.masking,
-            self.mlm_probability,
-            self.dupe_factor,
-            corpus,
-            document_ids,
-            max_length,
-            batch_tokens,
-            seed,
-        )
 
     def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         assert arrays.labels is not None
@@ -122,7 +130,8 @@ class NextSentenceMLM(SentencePairMLM, frozen=True, tag="mlm-nsp"):
 
     pair_task: ClassVar[str] = "nsp"
 
-    def pair_sampler(self) -> PairSamplerConfig:
+    @property
+    def sampler(self) -> PairSamplerConfig:
         return NextSentence(short_seq_prob=self.short_seq_prob, style=self.style)
 
 
@@ -133,18 +142,9 @@ class SentenceOrderMLM(SentencePairMLM, frozen=True, tag="mlm-sop"):
 
     pair_task: ClassVar[str] = "sop"
 
-    def pair_sampler(self) -> PairSamplerConfig:
+    @property
+    def sampler(self) -> PairSamplerConfig:
         return SentenceOrder(short_seq_prob=self.short_seq_prob)
-
-
-def build_mlm_batches(
-    sampler: SamplerConfig | PairSamplerConfig, masking: MaskingConfig, mlm_probability: float, dupe_factor: int | None,
-    corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int,
-) -> BatchLoader:  # fmt: skip
-    """Batches of samples of the corpus with masked tokens; shared by MLM and replaced-token detection."""
-    return BatchLoader(
-        Collator(corpus.path, masking, mlm_probability, seed), sampler, document_ids, max_length, batch_tokens, dupe_factor
-    )
 
 
 def with_output_indices(inputs: Inputs, output_indices: Tensor, memory: SegmentMemory | None = None) -> Inputs:

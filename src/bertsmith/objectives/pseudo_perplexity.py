@@ -32,6 +32,13 @@ def pseudo_perplexity_batches(
         yield _build_batch(copies, corpus.tokenizer.mask_token_id)
 
 
+def count_masked_copy_tokens(corpus: Corpus, document_ids: Ints, max_tokens: int) -> float:
+    """About how many tokens these batches have: each sentence is copied once per token."""
+    num_tokens = int(np.diff(corpus.document_token_offsets)[document_ids].sum())
+    num_sentences = int(np.diff(corpus.document_offsets)[document_ids].sum())
+    return min(max_tokens, num_tokens * num_tokens / max(1, num_sentences))
+
+
 def _masked_copies(corpus: Corpus, document_ids: Ints, max_length: int, seed: int, max_tokens: int) -> Iterator[MaskedCopy]:
     tokenizer, num_tokens = corpus.tokenizer, 0
     sentences = np.concatenate([np.arange(corpus.document_offsets[d], corpus.document_offsets[d + 1]) for d in document_ids])

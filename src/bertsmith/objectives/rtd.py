@@ -11,59 +11,48 @@ import torch.nn.functional as F
 from msgspec import Meta
 from torch import Tensor
 
-from ..config import PosFloat, PosInt, Variant
+from ..config import PosFloat
 from ..corpus.collate import NumpyBatch
-from ..corpus.loader import BatchLoader
-from ..corpus.masking import MaskingConfig, TokenMasking
 from ..corpus.sampling import SamplerConfig, Windows
-from ..corpus.store import Corpus
+from ..errors import UserError
 from ..model.batch import Inputs
+from ..model.config import EncoderConfig
 from ..model.heads import DiscriminatorHeadConfig, HeadConfig
 from ..model.heads.electra_generator import ElectraGenerator, GeneratorHeadConfig, SizeFraction
 from ..model.model import Model
 from ..train.objective import Batch, Loss
-from .base import Ints, to_inputs
-from .mlm import build_mlm_batches, with_output_indices
+from .base import to_inputs
+from .mlm import MaskingObjective, with_output_indices
 
 GENERATOR_HEAD, RTD_HEAD = "generator", "rtd"
 
 
-class ReplacedTokenDetection(Variant, frozen=True, tag="rtd"):
+class ReplacedTokenDetection(MaskingObjective, frozen=True, tag="rtd"):
     """Replaced token detection (ELECTRA, Clark et al. 2020).
 
     MLM loss of the generator plus `discriminator_weight` times the discriminator's binary cross entropy over all tokens.
     """
 
     packing: Annotated[SamplerConfig, "how the corpus is packed into sequences"] = Windows()
-    masking: Annotated[MaskingConfig, "unit of masking: token, whole-word, span or ngram"] = TokenMasking()
     mlm_probability: Annotated[float, Meta(gt=0, lt=1), "share of tokens the generator predicts (0.15 in ELECTRA)"] = 0.15
-    dupe_factor: Annotated[
-        PosInt | None, "number of differently masked copies of the data (10 in BERT); unset: new masks each epoch"
-    ] = None
     generator_size: Annotated[
         SizeFraction, "hidden size of the generator as a fraction of the model's (1/4 for small, 1/3 for base)"
     ] = 0.25
     discriminator_weight: Annotated[PosFloat, "weight of the discriminator loss (50 in ELECTRA)"] = 50.0
 
-    min_sentences: ClassVar[int] = 1  # documents with fewer sentences are not used
     can_fill_mask: ClassVar[bool] = False  # the generator could, but it is dropped from the published model
-    token_loss: ClassVar[str] = "mlm_loss"
+
+    def check(self, encoder: EncoderConfig) -> None:
+        if self.uses_streams:
+            raise UserError("objective.packing=streams is not supported by objective=rtd, whose generator has no memory; use "
+                           "another, such as objective.packing=windows")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
         return {RTD_HEAD: DiscriminatorHeadConfig(), GENERATOR_HEAD: GeneratorHeadConfig(size=self.generator_size)}
 
-    def build_batches(self, corpus: Corpus, document_ids: Ints, max_length: int, batch_tokens: int, seed: int) -> BatchLoader:
-        return build_mlm_batches(
-            self.packing,
-            self.masking,
-            self.mlm_probability,
-            self.dupe_factor,
-            corpus,
-            document_ids,
-            max_length,
-            batch_tokens,
-            seed,
-        )
+    @property
+    def sampler(self) -> SamplerConfig:
+        return self.packing
 
     def to_batch(self, arrays: NumpyBatch) -> Batch[Inputs]:
         targets = {"output_indices": torch.from_numpy(arrays.output_indices), "target_ids": torch.from_numpy(arrays.target_ids)}

@@ -6,15 +6,20 @@ They train embedding tables instead of a network, in rounds of a WordVectorTrain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from msgspec import Meta
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..config import NonNegFloat, PosInt, Variant
+from ..corpus.card import count_unigrams
 from ..corpus.cooccurrence import Progress
 from ..corpus.store import Corpus
 from ..model.embeddings.fasttext import CharNgramConfig
 from ..model.model import Model
+from ..word_vectors.hierarchical_softmax import build_huffman_paths
+from ..word_vectors.windows import keep_probabilities
 from ..word_vectors.word2vec import Word2VecConfig, Word2VecTrainer
 
 
@@ -22,6 +27,11 @@ class WordVectorTrainer(Protocol):
     """Trains word vectors in rounds. Round k depends only on the state and k, so a run resumes bit for bit."""
 
     num_rounds: int  # in all, some seconds each
+
+    @property
+    def chance_loss(self) -> float | None:
+        """Loss of vectors that have learned nothing, where it is known."""
+        ...
 
     def train_round(self, round_index: int) -> dict[str, float]:
         """Trains one round; returns its metrics, a row of metrics.jsonl."""
@@ -55,12 +65,21 @@ class WordVectorObjective(Variant, frozen=True):
         device: torch.device,
         progress: Progress,
         learning_rate: float | None = None,
+        batch_words: int | None = None,
     ) -> WordVectorTrainer:
         """A trainer at round 0; co-occurrence counts are kept in `folder / "counts"` and resumed from there.
 
-        learning_rate: None for the default of the objective.
+        learning_rate, batch_words (words per step, of objectives with `train.batch_tokens`): None for the defaults.
         """
         raise NotImplementedError
+
+    def expected_flops(self, corpus: Corpus) -> float:
+        """FLOPs of the dot products of one epoch: the forward pass, two per multiply-add."""
+        raise NotImplementedError
+
+    def counted_flops(self, result: dict[str, Any], epochs: float) -> float | None:
+        """The same of a finished run, where its result tells more than what was expected; else None."""
+        return None
 
 
 class Word2VecObjective(WordVectorObjective, frozen=True):
@@ -89,11 +108,32 @@ class Word2VecObjective(WordVectorObjective, frozen=True):
         device: torch.device,
         progress: Progress,
         learning_rate: float | None = None,
+        batch_words: int | None = None,
     ) -> Word2VecTrainer:
         lr = self.default_learning_rate if learning_rate is None else learning_rate
         negative = 0 if self.hs else self.negative
         config = Word2VecConfig(self.algorithm, self.vector_size, self.window, negative, self.sample, lr, self.subwords)
-        return Word2VecTrainer(config, corpus, epochs, seed, device)
+        trainer = Word2VecTrainer(config, corpus, epochs, seed, device)
+        if batch_words is not None:
+            trainer.set_batch_words(batch_words)
+        return trainer
+
+    def expected_flops(self, corpus: Corpus) -> float:
+        """Each prediction takes 1 + negatives dot products, or as many as its Huffman path is long."""
+        counts = count_unigrams(corpus.tokens, len(corpus.tokenizer))
+        counts[corpus.tokenizer.is_special] = 0
+        keep_probs = keep_probabilities(counts, self.sample)
+        cumulative = np.concatenate([[0.0], np.cumsum(keep_probs[corpus.tokens])])
+        # expected sentence lengths after subsampling of frequent words
+        num_predictions = self.count_predictions(np.diff(cumulative[corpus.sentence_offsets]))
+        if not self.hs:
+            return 2 * self.vector_size * num_predictions * (1 + self.negative)
+        word_probs = counts * keep_probs / max(1e-300, float((counts * keep_probs).sum()))
+        return 2 * self.vector_size * num_predictions * float((build_huffman_paths(counts).lengths * word_probs).sum())
+
+    def count_predictions(self, sentence_lengths: NDArray[np.float64]) -> float:
+        """Expected words that are predicted in sentences of these lengths."""
+        raise NotImplementedError
 
 
 class SkipGram(Word2VecObjective, frozen=True):
@@ -101,6 +141,15 @@ class SkipGram(Word2VecObjective, frozen=True):
 
     default_learning_rate: ClassVar[float] = 0.025
     algorithm: ClassVar[str] = "skip_gram"
+
+    def count_predictions(self, sentence_lengths: NDArray[np.float64]) -> float:
+        """(center, context) pairs, with window sizes uniform in 1 to `window`."""
+        return float(
+            sum(
+                2 * np.maximum(sentence_lengths - distance, 0).sum() * (self.window - distance + 1) / self.window
+                for distance in range(1, self.window + 1)
+            )
+        )
 
 
 class Cbow(Word2VecObjective, frozen=True):
@@ -112,3 +161,7 @@ class Cbow(Word2VecObjective, frozen=True):
 
     default_learning_rate: ClassVar[float] = 0.15
     algorithm: ClassVar[str] = "cbow"
+
+    def count_predictions(self, sentence_lengths: NDArray[np.float64]) -> float:
+        """One for each word."""
+        return float(sentence_lengths.sum())

@@ -87,9 +87,8 @@ def make_synthetic_batch(objective: PretrainObjective, tokens: int, length: int,
     """A batch of random ids: as many sequences of `length` as fit into `tokens`, at least one."""
     sizes = np.full(max(1, tokens // length), length)
     rng, num_tokens = np.random.default_rng(0), int(sizes.sum())
-    label_positions = np.sort(
-        rng.choice(num_tokens, max(1, round(getattr(objective, "mlm_probability", 1.0) * num_tokens)), replace=False)
-    )
+    num_targets = max(1, round(objective.targets.target_fraction * num_tokens))
+    label_positions = np.sort(rng.choice(num_tokens, num_targets, replace=False))
     ids = rng.integers(0, vocab_size, num_tokens)
     segments = (np.arange(num_tokens) % length >= length // 2).astype(np.int64)
     return objective.to_batch(

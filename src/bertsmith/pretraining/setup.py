@@ -1,6 +1,11 @@
-"""The recipe of a pre-training run, and what it builds: corpus split, model config, batches, initial weights."""
+"""The recipe of a pre-training run, and `PretrainSetup`: the corpus split, model config, batches and weights it makes.
 
-from typing import Annotated, Any
+`pretrain`, `plan` and `race` all build theirs here, so that what is planned is what is trained.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
@@ -8,10 +13,9 @@ from msgspec import Meta
 
 from .. import runs
 from ..artifacts import resolve_path
-from ..config import Config, Fraction, PosFloat, PosInt, Probability, from_dict
+from ..config import Config, Fraction, MaxLength, PosFloat, PosInt, Probability, from_dict
 from ..console import Console
 from ..corpus.loader import BatchLoader
-from ..corpus.sampling import Streams
 from ..corpus.store import Corpus
 from ..errors import UserError
 from ..model import checkpoint
@@ -19,22 +23,22 @@ from ..model.config import EncoderConfig
 from ..model.model import Model, ModelConfig, build_model
 from ..model.surgery import convert_weights, merge_mixer_config, replace_mixer, resize_token_embeddings
 from ..objectives import (
-    BiLM,
-    CausalLM,
     NextSentenceMLM,
     ObjectiveConfig,
     PretrainObjective,
-    ReplacedTokenDetection,
     WordVectorObjective,
     require_network,
+    word_vector_objective,
 )
+from ..objectives.base import EvalSet
 from ..tokenization.extend import is_extension, map_to_parent_ids
 from ..tokenization.tokenizer import Tokenizer
 from ..train.config import TrainConfig
 from ..word_vectors.models import init_embeddings, load_vectors
 from .word_vectors import check_user_keys
 
-MaxLength = Annotated[int, Meta(ge=8, le=2**31)]  # less leaves no room for text between [CLS] and [SEP]
+MAX_UNKNOWN_FRACTION = 0.01  # of the tokens; above it, a model that spells words warns
+MAX_UNREAD_FRACTION = 0.05  # of the tokens; above it, an objective of sentence pairs warns of documents with one sentence
 
 
 class PretrainTrain(TrainConfig, frozen=True):
@@ -73,11 +77,7 @@ class PretrainRecipe(Config, frozen=True):
 
     def __post_init__(self) -> None:
         if self.train.learning_rate is None:
-            default = (
-                self.objective.default_learning_rate
-                if isinstance(self.objective, WordVectorObjective)
-                else TrainConfig().learning_rate
-            )
+            default = self.objective.default_learning_rate or TrainConfig().learning_rate
             msgspec.structs.force_setattr(self, "train", msgspec.structs.replace(self.train, learning_rate=default))
 
     def phases(self) -> list[tuple[int, float]]:
@@ -97,9 +97,14 @@ class PretrainRecipe(Config, frozen=True):
         """The objective of a network; raises a UserError for word vectors, which have no batches of sequences."""
         return require_network(self.objective)
 
+    @property
+    def word_vector_objective(self) -> WordVectorObjective | None:
+        """The objective, if it trains word vectors instead of a network."""
+        return word_vector_objective(self.objective)
+
     def validate(self, user_values: dict[str, Any]) -> None:
-        if isinstance(self.objective, WordVectorObjective):
-            check_user_keys(self.objective, user_values)
+        if word_vectors := self.word_vector_objective:
+            check_user_keys(word_vectors, user_values)
 
 
 def pretrain_identity(recipe: PretrainRecipe) -> str:
@@ -107,9 +112,85 @@ def pretrain_identity(recipe: PretrainRecipe) -> str:
     return runs.compute_run_id(recipe, corpus=recipe.corpus, valid=recipe.valid, init=recipe.init, vectors=recipe.vectors)
 
 
-def uses_streams(recipe: PretrainRecipe) -> bool:
-    """Whether batches continue the text of the batch before, as memory (Transformer-XL) needs."""
-    return isinstance(getattr(recipe.objective, "packing", None), Streams)
+@dataclass(frozen=True)
+class PretrainSetup:
+    """What a pre-training run of a network is assembled from."""
+
+    recipe: PretrainRecipe
+    objective: PretrainObjective
+    config: ModelConfig
+    corpus: Corpus
+    train_documents: np.ndarray  # indices of documents in `corpus`
+    valid_corpus: Corpus
+    valid_documents: np.ndarray  # indices of documents in `valid_corpus`
+
+    @classmethod
+    def from_recipe(cls, recipe: PretrainRecipe, corpus: Corpus) -> Self:
+        """Reads the validation corpus and the config of `init`; raises a UserError for parts that do not fit together."""
+        split = split_corpus(recipe, corpus)
+        config = build_model_config(recipe, corpus)
+        check_model(recipe, config)
+        return cls(recipe, recipe.network_objective, config, corpus, *split)
+
+    def warn(self, console: Console) -> None:
+        """Warnings of what can be trained, but hardly is what was meant."""
+        recipe, corpus, encoder = self.recipe, self.corpus, self.config.encoder
+        is_single = np.diff(corpus.document_offsets) < 2
+        fraction = float(np.diff(corpus.document_token_offsets)[is_single].sum() / max(1, corpus.document_token_offsets[-1]))
+        if self.objective.min_sentences > 1 and fraction > MAX_UNREAD_FRACTION:
+            console.warn(f"{fraction:.0%} of the tokens are in documents of one sentence, which sentence pairs use only as a "
+                         "random second segment; objective=mlm uses all text")  # fmt: skip
+        if encoder.lacks_position_information:
+            rope_hint = "model.mixer.rope_theta=10000, or " if "rope_theta" in encoder.mixer.__struct_fields__ else ""
+            console.warn("this model has no position information: it cannot tell the order of tokens; set "
+                         f"{rope_hint}model.position_embedding_type=absolute")  # fmt: skip
+        if encoder.needs_streams and not self.objective.uses_streams:
+            console.warn("model.mixer.mem_len has no effect, since batches do not continue the text of the batch before; "
+                         "set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip
+        if encoder.spells_words and (unknown := corpus.card["unknown_rate"]) > MAX_UNKNOWN_FRACTION:
+            console.warn(f"{unknown:.1%} of the tokens of {corpus.path} are [UNK], and the character CNN cannot use the "
+                         "characters of these words; train a tokenizer with a larger vocab_size")  # fmt: skip
+        if not len(self.valid_documents) and recipe.validation_split:
+            console.warn(f"{self.valid_corpus.path} has too few documents for validation_split={recipe.validation_split:g}, "
+                         "so nothing is evaluated; set valid=FOLDER to another corpus")  # fmt: skip
+
+    def build_loader(self, max_length: int, batch_tokens: int | None = None) -> BatchLoader:
+        """Training batches of one sequence length; batch_tokens: None for that of the recipe."""
+        batch_tokens = batch_tokens or self.recipe.train.batch_tokens
+        return self.objective.build_batches(self.corpus, self.train_documents, max_length, batch_tokens, self.recipe.seed)
+
+    def build_loaders(self) -> list[BatchLoader]:
+        """Training batches of each phase."""
+        return [self.build_loader(length) for length, _ in self.recipe.phases()]
+
+    def select_loader(self, loaders: list[BatchLoader], fraction_done: float) -> BatchLoader:
+        """The loader of the phase that the run is in after `fraction_done`."""
+        phase_ends = [end for _, end in self.recipe.phases()]
+        return loaders[next((i for i, end in enumerate(phase_ends) if fraction_done < end), len(loaders) - 1)]
+
+    def build_eval_sets(self, batch_tokens: int) -> dict[str, EvalSet]:
+        """What is evaluated on the validation documents, by split; empty without such documents."""
+        if not len(self.valid_documents):
+            return {}
+        recipe = self.recipe
+        return self.objective.eval_sets(
+            self.valid_corpus, self.valid_documents, recipe.max_length[-1], batch_tokens, recipe.seed, recipe.eval_tokens
+        )
+
+    def build_untrained_model(self) -> Model:
+        """The model with random weights, for the corpus's tokenizer."""
+        model = build_model(self.config, self.recipe.seed)
+        model.attach_tokenizer(self.corpus.tokenizer)
+        return model
+
+    def build_model(self, console: Console) -> Model:
+        """The model that training starts from: random weights, those of `init`, or token embeddings from `vectors`."""
+        recipe, model, tokenizer = self.recipe, self.build_untrained_model(), self.corpus.tokenizer
+        if recipe.init:
+            load_init_weights(model, resolve_path(recipe.init, "init"), tokenizer, console)
+        if recipe.vectors is not None:
+            init_embeddings(model, tokenizer, load_vectors(resolve_path(recipe.vectors, "vectors")), console)
+        return model
 
 
 def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Corpus, np.ndarray]:
@@ -124,13 +205,14 @@ def split_corpus(recipe: PretrainRecipe, corpus: Corpus) -> tuple[np.ndarray, Co
     return train_documents, corpus, valid_documents
 
 
-def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
-    """Config of a new model, or of `init` with the objective's heads, the corpus's vocabulary and `model.mixer`."""
-    heads = recipe.network_objective.heads()
+def build_model_config(recipe: PretrainRecipe, corpus: Corpus | None, vocab_size: int = 0) -> ModelConfig:
+    """Config of a new model, or of `init` with the objective's heads, the corpus's vocabulary and `model.mixer`.
+
+    vocab_size: of a new model, where there is no corpus (`plan`).
+    """
+    heads, vocab_size = recipe.network_objective.heads(), vocab_size if corpus is None else len(corpus.tokenizer)
     if recipe.init is None:
-        return ModelConfig(
-            encoder=recipe.model or EncoderConfig.presets()["bert-base"], vocab_size=len(corpus.tokenizer), heads=heads
-        )
+        return ModelConfig(encoder=recipe.model or EncoderConfig.presets()["bert-base"], vocab_size=vocab_size, heads=heads)
     default = EncoderConfig()
     if recipe.model == default or (recipe.model and msgspec.structs.replace(recipe.model, mixer=default.mixer) != default):
         raise UserError(f"init={recipe.init} has its own model config; leave out `model`, or set only keys of model.mixer")
@@ -138,51 +220,44 @@ def build_model_config(recipe: PretrainRecipe, corpus: Corpus) -> ModelConfig:
         raise UserError(f"init={recipe.init} has its own token embeddings; leave out `vectors`")
     init = resolve_path(recipe.init, "init")
     record = checkpoint.read_config(init)
-    fingerprint = corpus.card["tokenizer_fingerprint"]
-    if record["tokenizer_fingerprint"] != fingerprint and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
-        raise UserError(f"{corpus.path} was prepared with another tokenizer ({fingerprint[:8]}) than {init} "
-                       f"({record['tokenizer_fingerprint'][:8]}); prepare it again with tokenizer={init}, or with a "
-                       "tokenizer made by "
-                       f"`bertsmith tokenizer extend={init}`")  # fmt: skip
+    if corpus is not None:
+        _check_tokenizer(corpus, init, record["tokenizer_fingerprint"])
     config = from_dict(ModelConfig, record["model"], str(init / "config.json"))
     encoder = config.encoder
     if recipe.model is not None:
         encoder = replace_mixer(encoder, merge_mixer_config(recipe.model.mixer, encoder.mixer))
-    return ModelConfig(encoder=encoder, vocab_size=max(config.vocab_size, len(corpus.tokenizer)), heads=heads)
+    vocab_size = config.vocab_size if corpus is None else max(config.vocab_size, vocab_size)
+    return ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads)
 
 
-def build_batches(
-    recipe: PretrainRecipe, corpus: Corpus, documents: np.ndarray, length: int, config: ModelConfig
-) -> BatchLoader:
-    """The loader of one phase, after checking that model, objective and sequence length are compatible."""
-    if isinstance(recipe.objective, CausalLM | BiLM):
-        recipe.objective.check(config.encoder)
-    if uses_streams(recipe) and isinstance(recipe.objective, ReplacedTokenDetection):
-        raise UserError("objective.packing=streams is not supported by objective=rtd, whose generator has no memory; use "
-                       "another, such as objective.packing=windows")  # fmt: skip
-    if runs.world_size() > 1 and uses_streams(recipe):
+def check_model(recipe: PretrainRecipe, config: ModelConfig) -> None:
+    """Raises a UserError if model, objective, sequence lengths and number of processes do not fit together."""
+    recipe.network_objective.check(config.encoder)
+    if runs.world_size() > 1 and recipe.network_objective.uses_streams:
         raise UserError("objective.packing=streams does not work with several processes, since each batch continues the one "
                        "before; start it without torchrun, or use another, such as objective.packing=windows")  # fmt: skip
-    if length > config.encoder.max_position_embeddings:
+    if (length := max(recipe.max_length)) > config.encoder.max_position_embeddings:
         raise UserError(f"max_length={length} is more than the model's {config.encoder.max_position_embeddings} positions; "
                        f"lower it, or set model.max_position_embeddings={length}")  # fmt: skip
-    return recipe.network_objective.build_batches(corpus, documents, length, recipe.train.batch_tokens, recipe.seed)
 
 
-def init_model(recipe: PretrainRecipe, config: ModelConfig, corpus: Corpus, console: Console) -> Model:
-    """The model with random weights, those of `init`, or token embeddings from `vectors`; new tokens get mean embeddings."""
-    model = build_model(config, recipe.seed)
-    model.attach_tokenizer(corpus.tokenizer)
-    if recipe.init:
-        base, tokenizer, _ = checkpoint.load(resolve_path(recipe.init, "init"))
-        weights = convert_weights(base.state_dict(), config.encoder)
-        if (num_new := len(corpus.tokenizer) - len(tokenizer)) > 0:
-            weights = resize_token_embeddings(weights, len(tokenizer), map_to_parent_ids(corpus.tokenizer, tokenizer))
-            console.info(f"init: {num_new:,} new tokens start from the mean embedding of the old tokens they consist of")
-        load_result = model.load_state_dict(weights, strict=False)
-        for name in (*load_result.missing_keys, *load_result.unexpected_keys):
-            status = "randomly initialized" if name in load_result.missing_keys else "not used by this objective"
-            console.info(f"init: {name} is {status}")
-    if recipe.vectors is not None:
-        init_embeddings(model, corpus.tokenizer, load_vectors(resolve_path(recipe.vectors, "vectors")), console)
-    return model
+def load_init_weights(model: Model, init: Path, tokenizer: Tokenizer, console: Console) -> None:
+    """Weights of the checkpoint folder `init`; tokens that it does not have get the mean embedding of their parts."""
+    base, base_tokenizer, _ = checkpoint.load(init)
+    weights = convert_weights(base.state_dict(), model.config.encoder)
+    if (num_new := len(tokenizer) - len(base_tokenizer)) > 0:
+        weights = resize_token_embeddings(weights, len(base_tokenizer), map_to_parent_ids(tokenizer, base_tokenizer))
+        console.info(f"init: {num_new:,} new tokens start from the mean embedding of the old tokens they consist of")
+    load_result = model.load_state_dict(weights, strict=False)
+    for name in (*load_result.missing_keys, *load_result.unexpected_keys):
+        status = "randomly initialized" if name in load_result.missing_keys else "not used by this objective"
+        console.info(f"init: {name} is {status}")
+
+
+def _check_tokenizer(corpus: Corpus, init: Path, init_fingerprint: str) -> None:
+    """Raises a UserError if the corpus has neither the tokenizer of `init` nor an extension of it."""
+    fingerprint = corpus.card["tokenizer_fingerprint"]
+    if init_fingerprint != fingerprint and not is_extension(corpus.tokenizer, Tokenizer.load(init)):
+        raise UserError(f"{corpus.path} was prepared with another tokenizer ({fingerprint[:8]}) than {init} "
+                       f"({init_fingerprint[:8]}); prepare it again with tokenizer={init}, or with a tokenizer made by "
+                       f"`bertsmith tokenizer extend={init}`")  # fmt: skip

@@ -17,7 +17,6 @@ from ..runs import Run
 from ..train.config import TrainConfig
 from ..train.logging import MetricsLogger, ProgressDisplay
 from ..train.progress import Clock
-from ..word_vectors.word2vec import Word2VecTrainer
 
 if TYPE_CHECKING:
     from .setup import PretrainRecipe
@@ -32,16 +31,13 @@ def train_word_vectors(recipe: "PretrainRecipe", objective: WordVectorObjective,
     epochs, objective, console = check_recipe(recipe, objective), resolve_vector_size(recipe, objective), run.console
     start_time, device = time.monotonic(), resolve_device(recipe.train.device, "train.device")
     with console.progress_bar("counting co-occurrences") as bar:
-        trainer = objective.build_trainer(corpus, run.state, epochs, recipe.seed, device, bar, recipe.train.learning_rate)
-    if isinstance(trainer, Word2VecTrainer) and _is_set(recipe.train, TrainConfig(), "batch_tokens"):
-        trainer.set_batch_words(recipe.train.batch_tokens)
+        batch_words = recipe.train.batch_tokens if _is_set(recipe.train, TrainConfig(), "batch_tokens") else None
+        trainer = objective.build_trainer(
+            corpus, run.state, epochs, recipe.seed, device, bar, recipe.train.learning_rate, batch_words
+        )
     tokens = int(len(corpus.tokens) * epochs)
     fit_result = _fit(trainer, run, recipe.train.save_total_limit, tokens // max(1, trainer.num_rounds))
-    if (
-        isinstance(trainer, Word2VecTrainer)
-        and trainer.chance_loss
-        and fit_result.get("loss", 0) > CHANCE_LOSS_FRACTION * trainer.chance_loss
-    ):
+    if trainer.chance_loss and fit_result.get("loss", 0) > CHANCE_LOSS_FRACTION * trainer.chance_loss:
         console.warn(
             f"the loss of {fit_result['loss']:.3f} is no better than chance, so the vectors have learned nothing; for a small "
             "corpus set train.batch_tokens=64, train.epochs=50 or objective.sample=0"

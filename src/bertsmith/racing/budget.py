@@ -10,16 +10,13 @@ from msgspec.structs import replace
 from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..model.batch import Inputs
-from ..model.embeddings import CharCNNConfig
-from ..model.model import Model, build_model
+from ..model.model import Model
 from ..objectives.base import PretrainObjective
-from ..objectives.glove import Glove
-from ..objectives.word2vec import WordVectorObjective
 from ..planning.step import mean_batch_tokens
-from ..pretraining.setup import PretrainRecipe, build_batches, build_model_config, split_corpus
+from ..pretraining.setup import PretrainRecipe, PretrainSetup
 from ..train.config import TrainConfig
 from ..train.objective import Batch
-from .flops import RecurrentState, epoch_flops, glove_flops, train_flops_per_token
+from .flops import TRAIN_FORWARD_RATIO, RecurrentState, epoch_flops, train_flops_per_token
 
 SAMPLE_TOKENS = 1024  # of the batch on which FLOPs are counted
 FLOPS_PER_MINUTE = {
@@ -35,9 +32,9 @@ def fit_to_budget(
 
     Word vectors train for whole epochs: `max_epochs`, or the objective's default, since they could not spend the budget.
     """
-    if isinstance(recipe.objective, WordVectorObjective):
-        flops_per_epoch = epoch_flops(recipe.objective, corpus)
-        epochs = max(1, int(min(max_epochs or recipe.objective.default_epochs or math.inf, max_flops // flops_per_epoch)))
+    if word_vectors := recipe.word_vector_objective:
+        flops_per_epoch = epoch_flops(word_vectors, corpus)
+        epochs = max(1, int(min(max_epochs or word_vectors.default_epochs or math.inf, max_flops // flops_per_epoch)))
         return replace(recipe, train=replace(recipe.train, steps=None, epochs=float(epochs))), epochs * flops_per_epoch
     step_flops, updates_per_epoch = measure_step_flops(recipe, corpus)
     steps = max(1, int(max_flops // step_flops))
@@ -50,8 +47,9 @@ def fit_to_budget(
 
 def count_spent_flops(recipe: PretrainRecipe, planned_flops: float, result: dict[str, Any]) -> float:
     """FLOPs that the finished run took: of the steps it did, or for GloVe of the co-occurrences it counted."""
-    if isinstance(recipe.objective, Glove) and "cooccurrences" in result:
-        return glove_flops(recipe.objective, 2 * result["cooccurrences"] * (recipe.train.epochs or 0))
+    if word_vectors := recipe.word_vector_objective:
+        counted = word_vectors.counted_flops(result, recipe.train.epochs or 0)
+        return planned_flops if counted is None else TRAIN_FORWARD_RATIO * counted
     return planned_flops * result["step"] / recipe.train.steps if recipe.train.steps else planned_flops
 
 
@@ -81,25 +79,13 @@ def measure_step_flops(recipe: PretrainRecipe, corpus: Corpus) -> tuple[float, f
 
     Counted on a small batch of the corpus, and scaled to the tokens of an update.
     """
-    config, ends = build_model_config(recipe, corpus), [0.0, *(end for _, end in recipe.phases())]
-    train_documents, _, _ = split_corpus(recipe, corpus)
-    loaders = [build_batches(recipe, corpus, train_documents, length, config) for length in recipe.max_length]
-    model = build_model(config, recipe.seed)
-    model.attach_tokenizer(corpus.tokenizer)
-    # a character CNN computes each distinct word once per batch, so its cost is not proportional to tokens
-    uses_char_cnn = isinstance(config.encoder.embeddings, CharCNNConfig)
-    micro_batch_flops = 0.0
+    setup, ends = PretrainSetup.from_recipe(recipe, corpus), [0.0, *(end for _, end in recipe.phases())]
+    model, objective, loaders = setup.build_untrained_model(), setup.objective, setup.build_loaders()
+    accumulation, micro_batch_flops = recipe.train.gradient_accumulation_steps, 0.0
     for length, loader, (start, end) in zip(recipe.max_length, loaders, pairwise(ends), strict=True):
-        tokens = recipe.train.batch_tokens if uses_char_cnn else max(SAMPLE_TOKENS, length)
-        small_recipe = replace(recipe, train=replace(recipe.train, batch_tokens=tokens))
-        batch, recurrent_state = _batch_with_memory(
-            model, recipe.network_objective, build_batches(small_recipe, corpus, train_documents, length, config), length
-        )
-        micro_batch_flops += (
-            (end - start)
-            * train_flops_per_token(model, recipe.network_objective, batch, recurrent_state)
-            * mean_batch_tokens(loader)
-        )
-    return micro_batch_flops * recipe.train.gradient_accumulation_steps, loaders[
-        0
-    ].batches_per_epoch / recipe.train.gradient_accumulation_steps
+        # where each distinct word is spelled once per batch, the cost is not proportional to tokens
+        tokens = recipe.train.batch_tokens if setup.config.encoder.spells_words else max(SAMPLE_TOKENS, length)
+        batch, recurrent_state = _batch_with_memory(model, objective, setup.build_loader(length, tokens), length)
+        flops_per_token = train_flops_per_token(model, objective, batch, recurrent_state)
+        micro_batch_flops += (end - start) * flops_per_token * mean_batch_tokens(loader)
+    return micro_batch_flops * accumulation, loaders[0].batches_per_epoch / accumulation

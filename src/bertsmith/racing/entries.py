@@ -16,7 +16,6 @@ from ..errors import UserError
 from ..evaluation.suite import AVERAGE
 from ..finetuning.recipe import FinetuneRecipe, finetune_identity
 from ..finetuning.suite import merge_settings
-from ..objectives.word2vec import WordVectorObjective
 from ..pretraining.setup import PretrainRecipe, PretrainTrain, pretrain_identity
 from .budget import count_spent_flops, fit_to_budget
 from .corpora import CorpusCache, TokenizedText, prepare_corpus
@@ -218,11 +217,7 @@ def _pretrain_recipe(
         "valid": str(text.valid_path) if text.valid_path else None,
     }
     pretrain_recipe = from_dict(PretrainRecipe, settings, f"members.{name}")
-    return (
-        _word_vector_recipe(pretrain_recipe, name, member)
-        if isinstance(pretrain_recipe.objective, WordVectorObjective)
-        else pretrain_recipe
-    )
+    return _word_vector_recipe(pretrain_recipe, name, member) if pretrain_recipe.word_vector_objective else pretrain_recipe
 
 
 def _word_vector_recipe(recipe: PretrainRecipe, name: str, member: dict[str, Any]) -> PretrainRecipe:

@@ -12,9 +12,8 @@ from ..errors import Interrupted, UserError
 from ..finetuning.recipe import FinetuneRecipe, finetune_identity
 from ..finetuning.run import finetune
 from ..model import checkpoint
-from ..model.model import build_model
 from ..pretraining.run import pretrain
-from ..pretraining.setup import build_model_config
+from ..pretraining.setup import PretrainSetup
 from ..processes import format_error
 from .entries import Entry, scores_path
 
@@ -29,8 +28,7 @@ def pretrain_entry(entry: Entry, quiet: bool) -> None:
     with runs.open_run(entry.folder, entry.identity, Console(True)) as run:
         if run.finished_result:
             return
-        model = build_model(build_model_config(entry.recipe, corpus), entry.recipe.seed)
-        model.attach_tokenizer(corpus.tokenizer)
+        model = PretrainSetup.from_recipe(entry.recipe, corpus).build_untrained_model()
         entry.folder.mkdir(parents=True, exist_ok=True)
         (entry.folder / "metrics.jsonl").touch()
         result = {"step": 0, "parameters": sum(weight.numel() for weight in model.parameters())}

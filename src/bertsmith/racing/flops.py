@@ -3,26 +3,18 @@ twice as much as forward)."""
 
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..corpus.card import count_unigrams
 from ..corpus.store import Corpus
 from ..model.batch import Inputs
 from ..model.model import Model
-from ..objectives.base import PretrainObjective
-from ..objectives.glove import Glove
-from ..objectives.word2vec import SkipGram, Word2VecObjective, WordVectorObjective
+from ..objectives import PretrainObjective, WordVectorObjective
 from ..planning.step import count_flops
 from ..train.objective import Batch
-from ..word_vectors.hierarchical_softmax import build_huffman_paths
-from ..word_vectors.windows import keep_probabilities
 
 RecurrentState = tuple[Tensor, ...]
-Floats = NDArray[np.float64]
 TRAIN_FORWARD_RATIO = 3  # forward, gradients of the inputs, gradients of the weights
 
 
@@ -63,42 +55,5 @@ class FlopCounter(TorchDispatchMode):
 
 
 def epoch_flops(objective: WordVectorObjective, corpus: Corpus) -> float:
-    """Expected FLOPs of one epoch of word vectors; for GloVe, which reads co-occurrence counts, an upper bound."""
-    if isinstance(objective, Word2VecObjective):
-        return TRAIN_FORWARD_RATIO * 2 * objective.vector_size * _count_dot_products(objective, corpus)
-    assert isinstance(objective, Glove)
-    lengths = np.diff(corpus.sentence_offsets if objective.within == "sentence" else corpus.document_token_offsets).astype(
-        np.float64
-    )
-    return glove_flops(
-        objective, float(sum(2 * np.maximum(lengths - distance, 0).sum() for distance in range(1, objective.window + 1)))
-    )
-
-
-def glove_flops(objective: Glove, num_pairs: float) -> float:
-    """FLOPs of `num_pairs` dot products of two vectors with their biases."""
-    return TRAIN_FORWARD_RATIO * 2 * (objective.vector_size + 2) * num_pairs
-
-
-def count_pairs(sentence_lengths: Floats, window: int) -> float:
-    """Expected (center, context) pairs in sentences of these lengths, window sizes uniform in 1 to `window`."""
-    return float(
-        sum(
-            2 * np.maximum(sentence_lengths - distance, 0).sum() * (window - distance + 1) / window
-            for distance in range(1, window + 1)
-        )
-    )
-
-
-def _count_dot_products(objective: Word2VecObjective, corpus: Corpus) -> float:
-    """Expected dot products per epoch: per pair (skip-gram) or per word (CBOW), 1 + negatives, or the Huffman path's length."""
-    counts = count_unigrams(corpus.tokens, len(corpus.tokenizer))
-    counts[corpus.tokenizer.is_special] = 0
-    keep_probs = keep_probabilities(counts, objective.sample)
-    cumulative = np.concatenate([[0.0], np.cumsum(keep_probs[corpus.tokens])])
-    lengths = np.diff(cumulative[corpus.sentence_offsets])  # expected sentence lengths after subsampling of frequent words
-    num_predictions = count_pairs(lengths, objective.window) if isinstance(objective, SkipGram) else float(lengths.sum())
-    if not objective.hs:
-        return num_predictions * (1 + objective.negative)
-    word_probs = counts * keep_probs / max(1e-300, float((counts * keep_probs).sum()))
-    return num_predictions * float((build_huffman_paths(counts).lengths * word_probs).sum())
+    """Expected training FLOPs of one epoch of word vectors; for GloVe, which reads co-occurrence counts, an upper bound."""
+    return TRAIN_FORWARD_RATIO * objective.expected_flops(corpus)

@@ -107,12 +107,12 @@ def classify_corruption(batch: NumpyBatch, mask_id: int) -> Ints:
 
 def corruption_rows(counts: MaskingCounts, batches: BatchLoader) -> list[tuple[Any, ...]]:
     """Table rows (name, count, fraction, expected fraction)."""
-    selected, mlm_probability = counts.num_selected, batches.collator.mlm_probability
+    selected, target_fraction = counts.num_selected, batches.collator.targets.target_fraction
     share_selected = _format_fraction(selected, counts.num_maskable)
     rows: list[tuple[Any, ...]] = [
         ("samples", counts.num_samples, "", ""),
         ("maskable tokens", counts.num_maskable, "", ""),
-        ("tokens selected for prediction", selected, share_selected, f"{mlm_probability:.0%}"),
+        ("tokens selected for prediction", selected, share_selected, f"{target_fraction:.0%}"),
     ]
     for name, expected in zip(CORRUPTIONS, ("80%", "10%", "10%"), strict=True):
         count = counts.corruptions[name]

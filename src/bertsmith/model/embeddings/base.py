@@ -11,7 +11,8 @@ class InputEmbedding(nn.Module, ABC):
     """(tokens,) ids -> (tokens, hidden_size); the embedding of a token depends only on its own sequence.
 
     `token_embedding` is the encoder's token embedding, or None if the config's `token_table_dim` is 0. A config whose
-    embeddings never depend on later tokens sets `causal = True`.
+    embeddings never depend on later tokens sets `causal = True`; one that computes each distinct word of a batch from its
+    characters, of which [UNK] has none, sets `spells_words = True`.
     """
 
     def reset_parameters(self) -> None:

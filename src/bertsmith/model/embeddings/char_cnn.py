@@ -41,6 +41,7 @@ class CharCNNConfig(Variant, frozen=True, tag="char-cnn"):
     hidden_act: Annotated[Literal["relu", "tanh"], "activation of the convolutions"] = "relu"
 
     causal: ClassVar[bool] = True  # embeddings do not depend on context
+    spells_words: ClassVar[bool] = True  # each distinct word of a batch is computed once, from its characters
 
     def token_table_dim(self, hidden_size: int) -> int:
         """0: the encoder has no token embedding table."""

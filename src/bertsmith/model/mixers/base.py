@@ -19,6 +19,11 @@ LayerState = LayerMemory | LayerCache  # what a layer gets of the tokens before 
 class BaseMixerConfig(Variant, frozen=True):
     """Config of a mixer: a member of the union `MixerConfig`."""
 
+    @property
+    def needs_streams(self) -> bool:
+        """Whether it keeps a memory that has an effect only if batches continue the text of the batch before."""
+        return False
+
     def for_layer(self, layer: int, num_layers: int) -> Self:
         """The config of one layer, where layers differ."""
         return self

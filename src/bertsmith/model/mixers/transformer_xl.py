@@ -32,6 +32,10 @@ class TransformerXL(BaseMixerConfig, frozen=True, tag="transformer-xl"):
     attention_dropout: Annotated[Probability, "dropout on attention weights"] = 0.0
     bias: Annotated[bool, "bias terms in the linear layers"] = False
 
+    @property
+    def needs_streams(self) -> bool:
+        return self.mem_len > 0
+
     def build(self, hidden_size: int) -> Mixer:
         return TransformerXLAttention(self, hidden_size)
 
