@@ -199,6 +199,10 @@ class Cnn(TypedDict, total=False):
     """kernel sizes in tokens; hidden_size is divided among them (3, 4, 5 in Kim 2014)"""
     causal: bool
     """use only earlier tokens (left padding)"""
+    dilation: int
+    """distance in tokens between the inputs of a kernel (1: adjacent tokens)"""
+    stride: int
+    """distance in tokens between the windows; the tokens of a stride share the output of its first"""
     hidden_act: Literal["relu", "tanh"]
     """activation after the convolution"""
 
@@ -271,8 +275,9 @@ class EncoderConfig(TypedDict, total=False):
     """epsilon of LayerNorm"""
     initializer_range: float
     """standard deviation of initial weights (0.02 in BERT; more helps narrow models)"""
-    pooling: Literal["cls", "mean", "max"]
-    """sequence representation: cls (first token; last if causal), mean or max over tokens"""
+    pooling: Literal["cls", "mean", "max", "concat"]
+    """sequence representation: cls (first token; last if causal), mean or max over tokens, concat (all three,
+    ULMFiT)"""
     pooler_act: Literal["tanh", "relu", "gelu", "none"]
     """activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"""
 
@@ -290,8 +295,16 @@ class FeaturesConfig(TypedDict, total=False):
     """last layer; sum or concatenation of the last few; mix: learned weighted mean (ELMo)"""
     last: int
     """sum, concat: number of layers, counted from the last (4 in BERT)"""
+    layer_norm: bool | None
+    """LayerNorm without parameters on each layer before they are combined (ELMo's do_layer_norm); none: for sum and
+    concat"""
     lstm: int
     """layers of a BiLSTM between features and classifier (2 in Devlin et al. 2018, 5.3)"""
+    embedding_size: int | None
+    """size of token embeddings of the head's own, concatenated to the features (ELMo, TagLM); none: none"""
+    at: Literal["input", "hidden", "output", "both"]
+    """where features are concatenated: input of the BiLSTM, output of its first layer (hidden, TagLM), its output, or
+    input and output with weights of their own (both, ELMo)"""
 
 
 class FeedForwardConfig(TypedDict, total=False):
@@ -496,8 +509,8 @@ class Lstm(TypedDict, total=False):
     """both: bidirectional, hidden_size / 2 each; forward; apart: each reads its own half (ELMo)"""
     cell_size: int | None
     """LSTM cells per direction, projected to its output (4096 in ELMo); none: no projection"""
-    cell: Literal["lstm", "gru"]
-    """type of RNN cell"""
+    cell: Literal["lstm", "gru", "rnn"]
+    """type of RNN cell; rnn: tanh(W x + U h + b), without gates (Elman 1990)"""
     cell_clip: float | None
     """clip cell state and projection to [-x, x] (3 in ELMo); slower on a GPU (no cuDNN)"""
 
@@ -659,10 +672,11 @@ class QuestionAnswering(TypedDict, total=False):
 
 class RNNDecoderConfig(TypedDict, total=False):
     kind: Required[Literal["rnn"]]
-    cell: Literal["gru", "lstm"]
-    """recurrent cell"""
-    score: Literal["additive", "dot", "general", "none"]
-    """attention score: additive (Bahdanau), dot or general (Luong); none: mean of the source"""
+    cell: Literal["gru", "lstm", "rnn"]
+    """recurrent cell; rnn: without gates (Elman 1990)"""
+    score: Literal["additive", "dot", "general", "cosine", "none"]
+    """attention score: additive (Bahdanau), dot or general (Luong), cosine (learned sharpness); none: mean of the
+    source"""
     num_hidden_layers: int
     """number of recurrent layers"""
     hidden_dropout_prob: float | None

@@ -302,6 +302,7 @@ def finetune(
     long_text: Literal["truncate", "window", "hierarchical"] | None = None,
     freeze: Literal["embeddings", "all"] | int = 0,
     features: t.FeaturesConfig | Config | None = None,
+    pooling: Literal["cls", "mean", "max", "concat"] | None = None,
     lora: t.LoraConfig | Config | None = None,
     adversary: Literal["fgm", "pgd"] | t.AdversarialConfig | Config | None = None,
     aux_lm_weight: float = 0.0,
@@ -333,6 +334,7 @@ def finetune(
         long_text: how to process texts longer than max_length; same as task.long_text
         freeze: freeze embeddings and this many lower layers; all: train only the head
         features: layers that the head reads; default: the last
+        pooling: representation of a text for the head: cls, mean, max or concat (ULMFiT); default: the model's
         lora: LoRA: train low-rank adapters, merged into the weights at the end
         adversary: adversarial training on perturbed embeddings (FGM, PGD)
         aux_lm_weight: weight of an auxiliary LM loss, for causal models (0.5 in GPT); 0: none

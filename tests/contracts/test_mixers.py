@@ -33,7 +33,8 @@ CAUSAL_ATTENTION = [
     Attention(num_attention_heads=4, causal=True, rope_theta=100.0),
 ]
 MIXERS = [
-    *ATTENTION, Lstm(), Lstm(cell_size=40), Lstm(directions="apart", cell_size=40, cell_clip=0.3), Lstm(cell="gru"), Cnn(),
+    *ATTENTION, Lstm(), Lstm(cell_size=40), Lstm(directions="apart", cell_size=40, cell_clip=0.3), Lstm(cell="gru"),
+    Lstm(cell="rnn"), Cnn(), Cnn(stride=3, dilation=2),
     Cnn(kernel_sizes=(1, 2, 6, 3), hidden_act="tanh"), TransformerXL(num_attention_heads=4, causal=False),
     TransformerXL(num_attention_heads=4, causal=False, clamp_len=6, same_length=True, mem_len=9, bias=True),
     AdaptiveSpan(num_attention_heads=4, max_span=48, span_ramp=8),
@@ -49,6 +50,7 @@ CAUSAL = [
     Lstm(directions="forward"),
     Lstm(directions="forward", cell_clip=0.3),
     Cnn(causal=True),
+    Cnn(causal=True, stride=2, dilation=3),
     *CAUSAL_WITH_MEMORY,
 ]
 

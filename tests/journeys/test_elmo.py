@@ -82,11 +82,27 @@ def test_elmo_features_tag_unknown_words(elmo, files, tmp_path):
     encoder_names = [name for name in before if name.startswith("encoder.")]
     assert encoder_names and all((before[name] == after[name]).all() for name in encoder_names)
     assert (
-        after["heads.task.layer_weights"].shape == (3,) and after["heads.task.layer_weights"].any()
+        after["heads.task.input_layers.layer_weights"].shape == (3,) and after["heads.task.input_layers.layer_weights"].any()
     )  # the layer weights were trained
     assert (
         run_cli_json("evaluate", f"model={tmp_path / 'out'}", files[1].replace("data.dev", "data"))["scores"] == result["dev"]
     )
+
+
+def test_elmo_supplements_a_tagger_that_has_embeddings_of_its_own(elmo, files, tmp_path):
+    """[x; ELMo] into the BiLSTM, [h; ELMo'] out of it (Peters et al. 2018), and TagLM's place between two layers."""
+    for at, lstm in (("both", 1), ("hidden", 2)):
+        supplement = f"features={{layers='mix',lstm={lstm},embedding_size=12,at='{at}'}}"
+        options = [option for option in FROZEN if not option.startswith("features")]
+        result = run_cli_json(
+            "finetune", "task=tag", f"model={elmo}", *files, f"out={tmp_path / at}", *options, supplement, "train.epochs=20"
+        )
+        assert result["dev"]["f1"] > 0.75  # the names of dev are unseen: only the features can tell them apart
+        weights = load_tensors(tmp_path / at / "model.safetensors")
+        assert weights["heads.task.embeddings.weight"].shape[1] == 12
+        assert ("heads.task.output_layers.gamma" in weights) == (at == "both")
+        scores = run_cli_json("evaluate", f"model={tmp_path / at}", files[1].replace("data.dev", "data"))["scores"]
+        assert scores == result["dev"]
 
 
 def test_bilstm_without_char_cnn_cannot_tag_unknown_words(corpus, files, tmp_path):
@@ -103,7 +119,7 @@ def test_taglm_is_elmo_with_one_layer(corpus, files, tmp_path):
     options = ["task=tag", "task.crf=true", f"model={tmp_path / 'lm'}", *files, f"out={tmp_path / 'out'}", *FROZEN]
     assert run_cli_json("finetune", *options, "train.epochs=30")["dev"]["f1"] > 0.6
     model = bertsmith.load(tmp_path / "out").model
-    assert model.config.encoder.num_hidden_layers == 1 and model.heads["task"].layer_weights.shape == (2,)
+    assert model.config.encoder.num_hidden_layers == 1 and model.heads["task"].input_layers.layer_weights.shape == (2,)
 
 
 def test_bilm_refuses_bidirectional_model(corpus, tmp_path):

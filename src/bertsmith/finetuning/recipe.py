@@ -8,7 +8,7 @@ import msgspec
 from .. import runs
 from ..config import Config, MaxLength, NonNegFloat, NonNegInt, PosFloat, PosInt, Probability
 from ..errors import UserError
-from ..model.config import EncoderConfig
+from ..model.config import EncoderConfig, PoolingMode
 from ..model.decoders import DecoderConfig
 from ..model.heads.features import FeaturesConfig
 from ..model.lora import LoraConfig
@@ -63,6 +63,9 @@ class FinetuneRecipe(Config, frozen=True):
         NonNegInt | Literal["embeddings", "all"], "freeze embeddings and this many lower layers; all: train only the head"
     ] = 0
     features: Annotated[FeaturesConfig | None, "layers that the head reads; default: the last"] = None
+    pooling: Annotated[
+        PoolingMode | None, "representation of a text for the head: cls, mean, max or concat (ULMFiT); default: the model's"
+    ] = None
     lora: Annotated[LoraConfig | None, "LoRA: train low-rank adapters, merged into the weights at the end"] = None
     adversary: Annotated[AdversarialConfig | None, "adversarial training on perturbed embeddings (FGM, PGD)"] = None
     aux_lm_weight: Annotated[NonNegFloat, "weight of an auxiliary LM loss, for causal models (0.5 in GPT); 0: none"] = 0.0
@@ -97,6 +100,10 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
         raise UserError("lora freezes the encoder already; leave out freeze")
     if recipe.random_init and (recipe.lora or recipe.freeze):
         raise UserError("random_init=true starts from random weights, which all need training; leave out freeze and lora")
+    if recipe.pooling and (recipe.features or recipe.task.head_type != "text"):
+        raise UserError(
+            f"pooling={recipe.pooling} needs a task with one answer for a text, such as classify, and no features; leave it out"
+        )
     if getattr(recipe.task, "template", "") and (recipe.lora or recipe.freeze):
         raise UserError("task.template adds tokens whose embeddings need training; leave out freeze and lora, or the template")
     if recipe.aux_lm_weight and (recipe.features or recipe.rdrop):

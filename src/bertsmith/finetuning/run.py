@@ -162,6 +162,10 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
     encoder = base.config.encoder
     if recipe.hidden_dropout_prob is not None:
         encoder = msgspec.structs.replace(encoder, hidden_dropout_prob=recipe.hidden_dropout_prob)
+    if recipe.pooling is not None:
+        encoder = msgspec.structs.replace(encoder, pooling=recipe.pooling)
+    if recipe.pooling == "concat":  # the pre-trained pooler reads one vector: the head reads all three instead
+        encoder = msgspec.structs.replace(encoder, pooler_act="none")
     if recipe.max_length > encoder.max_position_embeddings:
         raise UserError(
             f"max_length={recipe.max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it"
@@ -188,7 +192,8 @@ def _init_model(
     model = build_model(config, recipe.seed)
     model.set_gradient_checkpointing(recipe.train.gradient_checkpointing)
     if not recipe.random_init:
-        model.encoder.load_state_dict(weights)
+        has_pooler = config.encoder.pooler_act != "none"
+        model.encoder.load_state_dict({k: v for k, v in weights.items() if has_pooler or not k.startswith("pooler.")})
     if isinstance(objective, Seq2SeqObjective):
         seq2seq.init_from_base(recipe, model, base, console)
     if recipe.aux_lm_weight and not recipe.random_init:

@@ -13,7 +13,7 @@ from .positions import AxialPositionsConfig
 from .sublayers import Activation, AddNorm, FeedForwardConfig, NoNorm, PoolActivation, ResidualAdd
 
 DEFAULT_ROPE_THETA = 10_000.0  # base of the RoPE frequencies in Su et al. 2021
-PoolingMode = Literal["cls", "mean", "max"]
+PoolingMode = Literal["cls", "mean", "max", "concat"]
 ResidualMode = Literal["all", "between", "none"]
 
 
@@ -75,9 +75,10 @@ class EncoderConfig(Config, frozen=True):
     initializer_range: Annotated[PosFloat, "standard deviation of initial weights (0.02 in BERT; more helps narrow models)"] = (
         0.02
     )
-    pooling: Annotated[PoolingMode, "sequence representation: cls (first token; last if causal), mean or max over tokens"] = (
-        "cls"
-    )
+    pooling: Annotated[
+        PoolingMode,
+        "sequence representation: cls (first token; last if causal), mean or max over tokens, concat (all three, ULMFiT)",
+    ] = "cls"
     pooler_act: Annotated[PoolActivation, "activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"] = "tanh"
 
     @classmethod
@@ -96,6 +97,16 @@ class EncoderConfig(Config, frozen=True):
     def token_table_dim(self) -> int:
         """Dimension of the token embedding table; 0: the model has none."""
         return self.embedding_dim if self.embeddings is None else self.embeddings.token_table_dim(self.hidden_size)
+
+    @property
+    def pooled_size(self) -> int:
+        """Dimension of the pooled tokens: three times the hidden size with pooling=concat."""
+        return self.hidden_size * (3 if self.pooling == "concat" else 1)
+
+    @property
+    def text_size(self) -> int:
+        """Dimension of a text that heads read: the pooler's output, or the pooled tokens if there is no pooler."""
+        return self.pooled_size if self.pooler_act == "none" else self.hidden_size
 
     @property
     def head_activation(self) -> Activation:

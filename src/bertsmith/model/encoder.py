@@ -52,7 +52,7 @@ class Encoder(nn.Module):
         self.drop = nn.Dropout(config.hidden_dropout_prob)
         self.embedding_projection = _build_embedding_projection(config)
         self.stack = Stack(config)
-        self.pooler = Linear(config.hidden_size, config.hidden_size) if config.pooler_act != "none" else nn.Identity()
+        self.pooler = Linear(config.pooled_size, config.hidden_size) if config.pooler_act != "none" else nn.Identity()
 
     def forward(self, inputs: Inputs, all_hidden_states: list[Tensor] | None = None) -> Tensor:
         """Hidden states (tokens, hidden_size), or (rows, hidden_size) of `inputs.output_indices`.
@@ -65,23 +65,27 @@ class Encoder(nn.Module):
         return self.stack(x, inputs.layout, all_hidden_states, inputs.output_indices, inputs.state)
 
     def pool_tokens(self, inputs: Inputs, hidden_states: Tensor | None = None) -> Tensor:
-        """(sequences, hidden_size): first (causal: last) token, mean or max of each sequence, before `apply_pooler`.
+        """(sequences, pooled_size): first (causal: last) token, mean or max of each sequence, before `apply_pooler`.
 
+        pooling=concat: [first or last token; max; mean], as ULMFiT (Howard and Ruder 2018, section 3.3).
         `hidden_states` (tokens, hidden_size) of all tokens, if they have been computed already.
         """
         layout = inputs.layout
+        token_indices = layout.last_token if self.config.is_causal else layout.first_token
         if self.config.pooling == "cls":
-            token_indices = layout.last_token if self.config.is_causal else layout.first_token
             return (
                 self(replace(inputs, output_indices=token_indices))
                 if hidden_states is None
                 else hidden_states.index_select(0, token_indices)
             )
         hidden_states = self(inputs) if hidden_states is None else hidden_states
+        if self.config.pooling == "concat":
+            tokens = hidden_states.index_select(0, token_indices)
+            return torch.cat([tokens, layout.max_pool(hidden_states), layout.mean_pool(hidden_states)], -1)
         return layout.mean_pool(hidden_states) if self.config.pooling == "mean" else layout.max_pool(hidden_states)
 
     def apply_pooler(self, hidden_states: Tensor) -> Tensor:
-        """(rows, hidden_size): activation(W h + b) of the pooled rows, BERT's pooler; unchanged if pooler_act=none."""
+        """(rows, text_size): activation(W h + b) of the pooled rows, BERT's pooler; unchanged if pooler_act=none."""
         return (
             hidden_states
             if self.config.pooler_act == "none"

@@ -203,7 +203,7 @@ class Supervised:
         if isinstance(head, FeatureClassifier):
             layer_states: list[Tensor] = []
             layer_states[-1:] = [model(batch.inputs, layer_states)]  # the last layer after the final norm
-            token_states = head.combine_layers(layer_states, layout)
+            token_states = head.combine_layers(layer_states, batch.inputs)
             pooled = layout.mean_pool(token_states)
         elif self.task.head_type == "text":
             pooled = token_states = model.encoder.pool_tokens(batch.inputs, hidden_states)

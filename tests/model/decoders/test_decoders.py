@@ -35,8 +35,9 @@ DECODERS = {
     "shared": TransformerDecoderConfig(shared=True),
     **{
         f"{cell} {score}": RNNDecoderConfig(cell=cell, score=score, num_hidden_layers=1 + (cell == "lstm"))
-        for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "none"))
+        for cell, score in product(("gru", "lstm"), ("additive", "dot", "general", "cosine", "none"))
     },
+    "rnn cosine": RNNDecoderConfig(cell="rnn", score="cosine"),
 }
 
 
@@ -138,7 +139,7 @@ def test_decoder_targets_are_independent_and_causal(kind):
             torch.testing.assert_close(single, together[i, :2], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("score", ["additive", "dot", "general"])
+@pytest.mark.parametrize("score", ["additive", "dot", "general", "cosine"])
 def test_rnn_decoder_attention_scores_match_formulas(score):
     torch.manual_seed(0)
     attention, layout, states, queries = (
@@ -156,6 +157,8 @@ def test_rnn_decoder_attention_scores_match_formulas(score):
                     weights.append(
                         attention.value.weight[0] @ torch.tanh(attention.query.weight @ q + attention.key.weight @ h)
                     )
+                elif score == "cosine":
+                    weights.append(attention.sharpness * (q @ h) / (q.square().sum() * h.square().sum()).sqrt())
                 else:
                     weights.append((q if score == "dot" else attention.query.weight @ q) @ h)
             probs = torch.stack(weights).softmax(0)
@@ -174,7 +177,7 @@ def test_cross_attention_weights_times_values_are_its_output():
     torch.testing.assert_close(attention.output(layout.unpad(out.transpose(1, 2)).flatten(1)), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("score", ["additive", "dot", "general"])
+@pytest.mark.parametrize("score", ["additive", "dot", "general", "cosine"])
 @torch.no_grad()
 def test_rnn_alignments_times_source_states_are_the_context(score):
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""LSTM and GRU mixers against their equations, one token at a time, and against torch's layers."""
+"""LSTM, GRU and plain RNN mixers against their equations, one token at a time, and against torch's layers."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_lstm_with_large_clip_matches_torch_lstm_in_states_and_grads():
         assert_close(results[0][0][start : start + len(part)], torch_out)
 
 
-@pytest.mark.parametrize("options", [{}, {"cell_size": 11}, {"cell": "gru"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"cell_size": 11}, {"cell": "gru"}, {"cell": "rnn"}], ids=str)
 def test_rnn_python_loop_matches_torch_kernel(options):
     mixer, x, layout = build_mixer_and_inputs(directions="both", **options)
     initial_states = mixer.forward_with_state(x.flip(0), layout)[1]  # some initial state
@@ -102,14 +102,41 @@ def test_lstm_carried_state_matches_one_long_sequence(clip):
     assert_close(torch.cat([first_out[:4], second_out[:2], first_out[4:], second_out[2:]]), expected)
 
 
-def test_gru_matches_torch_gru():
-    mixer, x, layout = build_mixer_and_inputs(cell="gru", directions="forward")
-    assert_close(mixer(x, layout), torch.cat([mixer.directions[0](part)[0] for part in x.split(LENGTHS)]))
+@pytest.mark.parametrize("cell", ["gru", "rnn"])
+def test_gru_and_rnn_match_torch_layers_and_grads(cell):
+    mixer, x, layout = build_mixer_and_inputs(cell=cell, directions="forward")
+    assert type(mixer.directions[0]) is {"gru": torch.nn.GRU, "rnn": torch.nn.RNN}[cell]
+    weights, grads = list(mixer.parameters()), []
+    for out in (mixer(x, layout), torch.cat([mixer.directions[0](part)[0] for part in x.split(LENGTHS)])):
+        grads.append([out, *torch.autograd.grad(out.square().sum(), weights)])
+    for ours, theirs in zip(*grads, strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("directions", ["forward", "both", "apart"])
+def test_plain_rnn_matches_its_equation(directions):
+    """Elman 1990: h_t = tanh(W x_t + U h_{t-1} + b)."""
+    mixer, x, layout = build_mixer_and_inputs(cell="rnn", directions=directions)
+    expected = []
+    for part in x.split(LENGTHS):
+        inputs, outs = part.chunk(2, -1) if directions == "apart" else (part, part), []
+        for direction, rnn in enumerate(mixer.directions):
+            h, states = torch.zeros(rnn.hidden_size, dtype=x.dtype), []
+            for token in inputs[direction].flip(0) if direction else inputs[direction]:
+                h = torch.tanh(rnn.weight_ih_l0 @ token + rnn.bias_ih_l0 + rnn.weight_hh_l0 @ h + rnn.bias_hh_l0)
+                states.append(h)
+            outs.append(torch.stack(states).flip(0) if direction else torch.stack(states))
+        expected.append(torch.cat(outs, -1))
+    assert_close(mixer(x, layout), torch.cat(expected))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"cell_size": 2}, "raise model.mixer.cell_size"), ({"cell": "gru", "cell_clip": 3.0}, "cell=lstm")],
+    [
+        ({"cell_size": 2}, "raise model.mixer.cell_size"),
+        ({"cell": "gru", "cell_clip": 3.0}, "cell=lstm"),
+        ({"cell": "rnn", "cell_size": 12}, "cell=rnn does not support"),
+    ],
 )
 def test_rnn_refuses_impossible_configs(options, message):
     with pytest.raises(UserError, match=message):
@@ -125,7 +152,7 @@ def test_rnn_refuses_torch_compile():
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
 def test_rnn_computes_in_float32_under_autocast(device, cell):
     torch.manual_seed(3)
     mixer, layout = Lstm(cell=cell).build(HIDDEN_SIZE).to(device), Layout.from_lengths(LENGTHS).to(device)

@@ -1,9 +1,11 @@
-"""RNN decoder with attention to the source: additive (Bahdanau et al. 2015), dot or general (Luong et al. 2015)."""
+"""RNN decoder with attention to the source: additive (Bahdanau et al. 2015), dot or general (Luong et al. 2015), or cosine
+(Graves et al. 2014)."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...config import PosInt, Probability, Variant
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from ..encoder import Encoder
 
 
-AttentionScore = Literal["additive", "dot", "general", "none"]
+AttentionScore = Literal["additive", "dot", "general", "cosine", "none"]
+
+INITIAL_SHARPNESS = 10.0  # of the cosine score, which is only -1 to 1; as in Swin Transformer V2 (Liu et al. 2022)
 
 
 class SourceStates(NamedTuple):
@@ -34,7 +38,7 @@ class SourceStates(NamedTuple):
 
 
 class SourceAttention(nn.Module):
-    """Attention of decoder states to the encoder states; score: additive, dot, general, or none (their mean)."""
+    """Attention of decoder states to the encoder states; score: additive, dot, general, cosine, or none (their mean)."""
 
     def __init__(self, score_type: AttentionScore, hidden_size: int) -> None:
         super().__init__()
@@ -42,6 +46,7 @@ class SourceAttention(nn.Module):
         self.key = Linear(hidden_size, hidden_size, bias=False) if score_type == "additive" else None
         self.query = Linear(hidden_size, hidden_size, bias=False) if score_type in ("additive", "general") else None
         self.value = Linear(hidden_size, 1, bias=False) if score_type == "additive" else None
+        self.sharpness = nn.Parameter(torch.tensor(INITIAL_SHARPNESS)) if score_type == "cosine" else None
 
     def prepare_source(self, hidden_states: Tensor, layout: Layout) -> SourceStates:
         """Pad the encoder states (tokens, hidden_size) and compute the keys once."""
@@ -64,26 +69,28 @@ class SourceAttention(nn.Module):
         return masked_softmax(self.compute_scores(queries, source.keys), source.mask[:, None])
 
     def compute_scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """(rows, queries, keys): v . tanh(W q + U h), or q . h, or (W q) . h."""
+        """(rows, queries, keys): v . tanh(W q + U h), or q . h, or (W q) . h, or beta * (q . h) / (|q| |h|), beta learned."""
+        if self.sharpness is not None:
+            return self.sharpness * F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).mT
         projected_queries = queries if self.query is None else self.query(queries)
         if self.value is None:
             return projected_queries @ keys.transpose(1, 2)
         return self.value(torch.tanh(projected_queries[:, :, None] + keys[:, None])).squeeze(-1)
 
 
-CellState = tuple[Tensor, ...]  # (layers, rows, hidden_size) each: (h,) of a GRU, (h, c) of an LSTM
+CellState = tuple[Tensor, ...]  # (layers, rows, hidden_size) each: (h,) of a GRU or RNN, (h, c) of an LSTM
 
 
 class RNNDecoderConfig(Variant, frozen=True, tag="rnn"):
-    """GRU or LSTM decoder, with attention to the encoder by default (Bahdanau et al. 2015).
+    """GRU, LSTM or plain RNN decoder, with attention to the encoder by default (Bahdanau et al. 2015).
 
     h_0 = tanh(W mean(encoder states)), output tanh(V [hidden; context; token embedding]).
     """
 
-    cell: Annotated[Literal["gru", "lstm"], "recurrent cell"] = "gru"
+    cell: Annotated[Literal["gru", "lstm", "rnn"], "recurrent cell; rnn: without gates (Elman 1990)"] = "gru"
     score: Annotated[
         AttentionScore,
-        "attention score: additive (Bahdanau), dot or general (Luong); none: mean of the source",
+        "attention score: additive (Bahdanau), dot or general (Luong), cosine (learned sharpness); none: mean of the source",
     ] = "additive"
     num_hidden_layers: Annotated[PosInt, "number of recurrent layers"] = 1
     hidden_dropout_prob: Annotated[Probability | None, "dropout on the output and between layers; none: as the encoder"] = None
@@ -110,7 +117,8 @@ class RNNDecoder(Decoder):
         dropout = encoder.hidden_dropout_prob if config.hidden_dropout_prob is None else config.hidden_dropout_prob
         # Bahdanau: the context is an input of the cell. Luong: attention reads the cell's output.
         self.attends_before_cell = config.score in ("additive", "none")
-        rnn_class, input_size = nn.LSTM if self.is_lstm else nn.GRU, hidden_size * (1 + self.attends_before_cell)
+        rnn_class = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[config.cell]
+        input_size = hidden_size * (1 + self.attends_before_cell)
         inter_layer_dropout = dropout if config.num_hidden_layers > 1 else 0.0
         self.cell = rnn_class(input_size, hidden_size, config.num_hidden_layers, batch_first=True, dropout=inter_layer_dropout)
         self.initial_state = Linear(hidden_size, config.num_hidden_layers * hidden_size)  # initial hidden state

@@ -72,7 +72,7 @@ class PooledHeadConfig(Variant, frozen=True, tag="pooled"):
     labels: Annotated[PosInt, "number of labels"]
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "PooledClassifier":
-        return PooledClassifier(encoder.hidden_size, self.labels)
+        return PooledClassifier(encoder.text_size, self.labels)
 
 
 class TokenHeadConfig(Variant, frozen=True, tag="token-classification"):
@@ -92,7 +92,7 @@ class SequenceHeadConfig(Variant, frozen=True, tag="sequence-classification"):
     dropout: Annotated[Probability, "dropout before the classifier"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "SequenceClassifier":
-        return SequenceClassifier(encoder.hidden_size, self.outputs, self.dropout)
+        return SequenceClassifier(encoder.text_size, self.outputs, self.dropout)
 
 
 HeadConfig = (

@@ -32,6 +32,8 @@ class CrossAttentionHead(nn.Module):
 
     def __init__(self, config: CrossAttentionHeadConfig, encoder: "EncoderConfig") -> None:
         super().__init__()
+        if encoder.pooling == "concat":
+            raise UserError("task.pair=cross takes the mean of each text; set pooling=mean, or leave pooling out")
         self.layers = nn.ModuleList(CrossAttentionBlock(encoder) for _ in range(config.blocks))
         self.final_norm = encoder.build_layer_norm() if encoder.norm == "pre" else nn.Identity()
         self.drop, self.classifier = nn.Dropout(config.dropout), Linear(4 * encoder.hidden_size, config.outputs)

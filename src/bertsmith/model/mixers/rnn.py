@@ -1,4 +1,4 @@
-"""LSTM (Hochreiter and Schmidhuber 1997) and GRU (Cho et al. 2014) over packed sequences, in one or two directions."""
+"""LSTM (Hochreiter and Schmidhuber 1997), GRU (Cho et al. 2014) and plain RNN (Elman 1990) over packed sequences."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -14,12 +14,12 @@ from ...errors import UserError
 from ..packing import Layout
 from .base import BaseMixerConfig, LayerState, Mixer
 
-# h_n (1, sequences, output_size) and c_n (1, sequences, hidden_size); a GRU has h_n only
+# h_n (1, sequences, output_size) and c_n (1, sequences, hidden_size); a GRU or a plain RNN has h_n only
 RnnState = tuple[Tensor, ...]
 
 
 class Lstm(BaseMixerConfig, frozen=True):
-    """LSTM or GRU, in one direction or two; with `cell_size`, an LSTM with projection (Sak et al. 2014), as in ELMo."""
+    """LSTM, GRU or plain RNN, in one direction or two; with `cell_size`, an LSTM with projection (Sak et al. 2014; ELMo)."""
 
     directions: Annotated[
         Literal["both", "forward", "apart"],
@@ -28,7 +28,9 @@ class Lstm(BaseMixerConfig, frozen=True):
     cell_size: Annotated[
         PosInt | None, "LSTM cells per direction, projected to its output (4096 in ELMo); none: no projection"
     ] = None
-    cell: Annotated[Literal["lstm", "gru"], "type of RNN cell"] = "lstm"
+    cell: Annotated[Literal["lstm", "gru", "rnn"], "type of RNN cell; rnn: tanh(W x + U h + b), without gates (Elman 1990)"] = (
+        "lstm"
+    )
     cell_clip: Annotated[
         PosFloat | None, "clip cell state and projection to [-x, x] (3 in ELMo); slower on a GPU (no cuDNN)"
     ] = None
@@ -114,10 +116,11 @@ class RnnMixer(Mixer):
     ) -> tuple[Tensor, RnnState]:
         # On a CPU the Python loop is 1.1 to 1.5 times as fast as torch's kernel with backward, and a tenth slower without.
         if self.clip is not None or (not data.is_cuda and torch.is_grad_enabled()):
-            is_gru = isinstance(rnn, nn.GRU)
-            return gru_forward(rnn, data, steps, state) if is_gru else lstm_forward(rnn, data, steps, self.clip, state)
+            if isinstance(rnn, nn.LSTM):
+                return lstm_forward(rnn, data, steps, self.clip, state)
+            return (gru_forward if isinstance(rnn, nn.GRU) else elman_forward)(rnn, data, steps, state)
         packed = PackedSequence(data, torch.tensor(steps.batch_sizes), steps.sorted_indices, steps.unsorted_indices)
-        if isinstance(rnn, nn.GRU):
+        if not isinstance(rnn, nn.LSTM):
             out, h_n = rnn(packed, state[0] if state else None)
             return out.data, (h_n,)
         out, final_state = rnn(packed, state)
@@ -176,12 +179,32 @@ def gru_forward(gru: nn.Module, data: Tensor, steps: PackedSteps, state: RnnStat
     return torch.cat(outs), (torch.cat([h, *reversed(final_h)])[steps.unsorted_indices][None],)
 
 
-def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.GRU:
+def elman_forward(rnn: nn.Module, data: Tensor, steps: PackedSteps, state: RnnState | None) -> tuple[Tensor, RnnState]:
+    """nn.RNN (tanh) with its own weights, step by step; shapes as in `lstm_forward`."""
+    assert isinstance(rnn, nn.RNN)
+    weights = dict(rnn.named_parameters())
+    h = (
+        data.new_zeros(len(steps.sorted_indices), rnn.hidden_size)
+        if state is None
+        else state[0][0][steps.sorted_indices].to(data.dtype)
+    )
+    inputs = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"] + weights["bias_hh_l0"])
+    outs, final_h = [], []
+    for step_inputs, batch_size in zip(inputs.split(steps.batch_sizes), steps.batch_sizes, strict=True):
+        final_h.append(h[batch_size:])
+        h = (step_inputs + F.linear(h[:batch_size], weights["weight_hh_l0"])).tanh()
+        outs.append(h)
+    return torch.cat(outs), (torch.cat([h, *reversed(final_h)])[steps.unsorted_indices][None],)
+
+
+def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.GRU | nn.RNN:
     hidden_size = config.cell_size or output_size
-    if config.cell == "gru":
+    if config.cell != "lstm":
         if hidden_size != output_size or config.cell_clip is not None:
-            raise UserError("cell=gru does not support model.mixer.cell_size and cell_clip; leave them out, or set cell=lstm")
-        return nn.GRU(input_size, output_size)
+            raise UserError(
+                f"cell={config.cell} does not support model.mixer.cell_size and cell_clip; leave them out, or set cell=lstm"
+            )
+        return nn.GRU(input_size, output_size) if config.cell == "gru" else nn.RNN(input_size, output_size)
     if hidden_size < output_size:
         raise UserError(
             f"{hidden_size} cells cannot be projected to {output_size} features; raise model.mixer.cell_size, or leave it out"
