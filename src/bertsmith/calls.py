@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from .commands import load_stage, recipe_type
+from .commands import load_stage, recipe_type, report_same_names
 from .config import Config, RecipeError, from_user, non_default_values
 from .console import log_to_stderr
 from .errors import explain_missing_torch
@@ -41,6 +41,7 @@ def call_stage(name: str, values: dict[str, Any], quiet: bool, source: str) -> A
         with explain_missing_torch():
             module = load_stage(name)
             recipe = from_user(recipe_type(module, checked), values, source)
+            report_same_names(recipe, quiet)
     except RecipeError as error:
         raise RecipeError(f"{error}{_python_hint(str(error))}") from None
     with explain_missing_torch():

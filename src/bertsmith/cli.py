@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from . import __version__
-from .commands import POSITIONAL, STAGES, load_stage, recipe_type
+from .commands import POSITIONAL, STAGES, load_stage, recipe_type, report_same_names
 from .config import from_user, list_choices, suggest
 from .console import escape_unencodable, log_to_stderr
 from .errors import Interrupted, UserError, explain_missing_torch
@@ -75,6 +75,7 @@ def _run_stage(name: str, args: list[str]) -> int:
     with explain_missing_torch():
         module = load_stage(name)
         recipe = from_user(recipe_type(module, checked), values, source)
+        report_same_names(recipe, "--quiet" in args)
         result = module.run(recipe, "--quiet" in args)
     if "--json" in args:
         print(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON

@@ -123,6 +123,8 @@ def expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
     members, parts = list(struct_types(annotation)), union_members(annotation)
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, str) and str in parts and os.path.exists(value):
+        return value  # of a folder and a preset of the same name, the folder, as for shipped models
     if isinstance(value, str) and value in (presets := {n: p for m in members for n, p in m.presets().items()}):  # type: ignore[attr-defined]
         return to_dict(presets[value])
     if value == "none" and is_optional(annotation) and str not in parts and value not in list_choices(annotation):

@@ -123,3 +123,18 @@ def test_corpus_of_a_tokenizer_was_a_key_error(folders, tmp_path, capsys):
     result = cli.main(["pretrain", f"corpus={folders / 'tokenizer'}", f"out={tmp_path / 'o'}", "model=bert-tiny", "--json"])
     assert result == 2 and "is a tokenizer, not a corpus" in capsys.readouterr().err
     assert json.loads((folders / "tokenizer" / "manifest.json").read_text())  # it has a manifest, as a corpus does
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "mini-en"])
+def test_a_folder_called_like_a_preset_or_shipped_model_is_meant_everywhere(name, folders, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folders / "mood", tmp_path / name)
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + "one way\ta\nno people\tb\n" * 4)
+    finetune = ["finetune", "task=classify", f"model={name}", "data.train=t.tsv", "out=o", "train.steps=1", "max_length=16"]
+    line = f"model={name} is the folder {name}, not the {'shipped model' if name == 'mini-en' else 'preset'} of that name"
+    assert cli.main(finetune) == 0
+    assert capsys.readouterr().err.count(line) == 1
+    assert checkpoint.read_config(tmp_path / "o")["model"]["encoder"]["hidden_size"] == ENCODER.hidden_size
+    assert cli.main(["predict", name, "one way"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["label"] in ("a", "b") and captured.err.count(line) == (name == "mini-en")

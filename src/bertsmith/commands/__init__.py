@@ -4,8 +4,14 @@ A module is imported only when its stage runs: help and usage errors come from `
 """
 
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import msgspec
+
+from ..config import Config, struct_types
+from ..console import Console
 
 STAGES = {
     "tokenizer": "train a tokenizer on text files",
@@ -43,3 +49,19 @@ def recipe_type(stage: Any, checked: Any) -> Any:
     `show` need no torch, and take the struct of the schema, which has the same fields.
     """
     return stage.recipe_type(checked) if hasattr(stage, "recipe_type") else stage.Recipe
+
+
+def report_same_names(recipe: Any, quiet: bool) -> None:
+    """A line for a key that takes a model and names a folder here that is called like a preset or a shipped model."""
+    from ..artifacts import MODEL_KEYS  # not for help and usage errors
+    from ..pretrained.shipped import list_names
+
+    for field in msgspec.structs.fields(recipe):
+        name = getattr(recipe, field.name)
+        if field.name not in MODEL_KEYS or not isinstance(name, str) or not Path(name).exists():
+            continue
+        presets = [preset for member in struct_types(field.type) if issubclass(member, Config) for preset in member.presets()]
+        if name in (*presets, *list_names()):
+            other = "preset" if name in presets else "shipped model"
+            Console(quiet).info(f"{field.name}={name} is the folder {name}, not the {other} of that name; rename the folder to "
+                                f"use the {other}")  # fmt: skip
