@@ -5,12 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 
 import bertsmith
 from bertsmith.commands import STAGES
+from bertsmith.tasks import TaskConfig
 
 ROOT = Path(bertsmith.__file__).parent
 MODULES = {
@@ -75,6 +76,9 @@ TORCH_FREE_PACKAGES = (
 TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]
 TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "commands.show", "quickstart.docstrings"]
 TORCH_FREE_MODULES += ["word_vectors", "word_vectors.keyed_vectors", "word_vectors.files", "word_vectors.benchmarks"]
+
+
+TASK_CLASSES = {"Task", "TemplateTask", "TextPairTask", *(task.__name__ for task in get_args(TaskConfig))}
 
 
 class Import(NamedTuple):
@@ -163,6 +167,47 @@ def test_imports_no_torch_in_torch_free_modules(name):
         if top_package(imported.target) in ("torch", "safetensors")
     ]
     assert not violations, "\n".join(violations)
+
+
+def find_task_switches(source: str) -> list[int]:
+    """Lines that choose by the class of a task: isinstance, `match`, comparison of types, or a table of classes."""
+    lines = set()
+    for node in ast.walk(ast.parse(source)):
+        compared: list[ast.AST | None] = []
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+            compared = [node.args[1]]
+        elif isinstance(node, ast.MatchClass):
+            compared = [node.cls]
+        elif isinstance(node, ast.Compare):
+            compared = [*node.comparators]
+        elif isinstance(node, ast.Dict):
+            compared = [*node.keys]
+        names = (getattr(part, "id", getattr(part, "attr", "")) for top in compared if top for part in ast.walk(top))
+        if TASK_CLASSES & set(names):
+            lines.add(getattr(node, "lineno", 0))
+    return sorted(lines)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if top_package(name) != "tasks"])
+def test_imports_of_tasks_are_asked_not_told_apart(name):
+    lines = find_task_switches(MODULES[name].read_text(encoding="utf-8"))
+    assert not lines, (
+        f"{MODULES[name]}, lines {lines} switch on the class of a task; ask the task (a member of tasks.base.Task)"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "isinstance(task, TextClassification)",
+        "isinstance(task, tasks.Seq2Seq | MultipleChoice)",
+        "if type(task) is TextRegression: pass",
+        "match task:\n    case TokenClassification(crf=True): pass",
+        "METRICS = {QuestionAnswering: 'f1'}",
+    ],
+)
+def test_imports_check_finds_switches_on_tasks(source):
+    assert find_task_switches(source) and not find_task_switches("isinstance(task.pair, BothOrdersPair)")
 
 
 def loaded_packages(code: str) -> set[str]:

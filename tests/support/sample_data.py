@@ -65,6 +65,10 @@ def write_classification(folder: Path) -> None:
         write_table(folder / f"topics/{name}.tsv", ("text", "label"), topics)
         ratings = [(text, str(4.5 if label == "positive" else 1.5 + i % 2)) for i, (text, label) in enumerate(sentiment(count))]
         write_table(folder / f"ratings/{name}.tsv", ("text", "label"), ratings)
+        preferences = [
+            ("a good film", "a bad film", "0") if i % 2 else ("a dull film", "a fine film", "1") for i in range(count)
+        ]
+        write_table(folder / f"preferences/{name}.tsv", ("text", "text_b", "label"), preferences)
         documents = [((text + " and so on. ") * 120, label) for text, label in sentiment(8)]
         write_table(folder / f"long/{name}.tsv", ("text", "label"), documents)
     write_table(folder / "reviews.tsv", ("text",), [(text,) for text, _ in sentiment(6)])

@@ -20,10 +20,10 @@ from ..metrics.results import MetricResult
 from ..metrics.scores import confusion_matrix
 from ..tokenization.tables import UTF8, locate
 from ..tokenization.tokenizer import Tokenizer
+from .mistakes import Mistake, text_spans
 from .scorers.conlleval import MatchCounts
 
 if TYPE_CHECKING:
-    from .mistakes import Mistake
     from .slicing import SliceMasks
     from .table_rows import ExampleReader, ExampleRow
 
@@ -125,7 +125,10 @@ class Confidences(NamedTuple):
 
 
 class Task(Variant, frozen=True):
-    """Base class of tasks; a subclass defines at least the members up to `compute_metric_results`, and `request_fields`.
+    """Base class of tasks.
+
+    A subclass defines `num_outputs`, `metric_names`, `read`, `encode`, `decode`, `compute_metric_results`, `request_fields`
+    and `parse_row`, and overrides what differs: all else has a default.
 
     What a model of the task computes: `head_type` and `num_outputs` are the outputs, `loss` how they are trained.
 
@@ -264,9 +267,15 @@ class Task(Variant, frozen=True):
         """(examples,) which predictions are entirely correct; None if no prediction is exactly right, as in regression."""
         return None
 
-    def find_mistakes(self, predictions: Sequence[Any], examples: Sequence[Any]) -> "list[Mistake]":
-        """The wrong predictions, in any order."""
-        return []
+    def find_mistakes(self, predictions: Sequence[Any], examples: Sequence[Any]) -> list[Mistake]:
+        """The wrong predictions, in any order; by default those of `find_correct`, with the first field of the answer."""
+        correct, mistakes = self.find_correct(predictions, examples), []
+        for index in [] if correct is None else np.flatnonzero(~correct).tolist():
+            example, answer = examples[index], predictions[index].to_answer()
+            gold, predicted = str(getattr(example, self.label_fields[0])), str(next(iter(answer.values())))
+            texts, confidence = text_spans(example.texts), answer.get("score")
+            mistakes.append(Mistake("wrong", example.location, gold, predicted, confidence, 1.0, texts))
+        return mistakes
 
     def count_entity_mistakes(self, predictions: Sequence[Any], examples: Sequence[Any]) -> list[tuple[str, str, int]]:
         """(kind, entity type, count) of wrong entities, most frequent first; empty for tasks without entities."""

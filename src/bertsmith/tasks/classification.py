@@ -191,7 +191,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
                 loss, confidence = nll(scores[label]), prediction.score
             if wrong:
                 gold_text, predicted = label or "no label", predicted or "no label"
-                texts = text_spans(example)
+                texts = text_spans(example.texts)
                 mistakes.append(Mistake("label", example.location, gold_text, predicted, confidence, loss, texts))
         return mistakes
 

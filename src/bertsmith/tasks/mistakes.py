@@ -1,11 +1,10 @@
 """Wrong predictions as reports show them: gold answer, prediction, loss, and the texts with highlighted spans."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from .base import Example
 
 MAX_TEXT_CHARS = 600  # characters of a text that are shown
 PASSAGE_CONTEXT_CHARS = 160  # characters of a passage on each side of an answer
@@ -46,9 +45,9 @@ def rank_errors(predicted_ranks: NDArray[np.float64], gold_ranks: NDArray[np.flo
     return np.abs(predicted_ranks - gold_ranks) / max(len(predicted_ranks) - 1, 1)
 
 
-def text_spans(example: Example) -> list[list[TextSpan]]:
+def text_spans(texts: Sequence[str]) -> list[list[TextSpan]]:
     """The texts of an example, without highlights."""
-    return [[TextSpan(truncate_text(text))] for text in example.texts]
+    return [[TextSpan(truncate_text(text))] for text in texts]
 
 
 def truncate_text(text: str) -> str:

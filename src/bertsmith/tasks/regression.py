@@ -65,10 +65,11 @@ class TextRegression(TextPairTask[RegressionExample], frozen=True, tag="regress"
         self, predictions: Sequence[RegressionPrediction], examples: Sequence[RegressionExample]
     ) -> list[Mistake]:
         """Every prediction, by its absolute error."""
-        return [
-            Mistake("number", example.location, f"{gold:.4g}", f"{p.score:.4g}", None, abs(p.score - gold), text_spans(example))
-            for p, gold, example in zip(predictions, self._gold_values(examples).tolist(), examples, strict=True)
-        ]
+        mistakes = []
+        for prediction, gold, example in zip(predictions, self._gold_values(examples).tolist(), examples, strict=True):
+            answers, error = (f"{gold:.4g}", f"{prediction.score:.4g}"), abs(prediction.score - gold)
+            mistakes.append(Mistake("number", example.location, *answers, None, error, text_spans(example.texts)))
+        return mistakes
 
     def majority_outputs(self, examples: Sequence[RegressionExample]) -> NDArray[np.float64]:
         return np.array([float(np.mean(self._gold_values(examples)))])

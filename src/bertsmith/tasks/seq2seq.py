@@ -138,7 +138,7 @@ class Seq2Seq(Task, frozen=True, tag="generate"):
             if not exact:
                 texts = truncate_text(str(example.target)), truncate_text(prediction.generated_text)
                 loss = float(1 - rouge_l)
-                mistakes.append(Mistake("text", example.location, *texts, None, loss, text_spans(example)))
+                mistakes.append(Mistake("text", example.location, *texts, None, loss, text_spans(example.texts)))
         return mistakes
 
     def request_fields(self, names: Collection[str] = ()) -> RequestFields:

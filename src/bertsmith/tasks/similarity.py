@@ -166,7 +166,7 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
         predicted, gold = np.array([prediction.score for prediction in predictions]), self._gold_scores(examples)
         errors = rank_errors(scores_.average_ranks(predicted), scores_.average_ranks(gold))
         return [
-            Mistake("rank", example.location, f"{g:.4g}", f"{p:.4g}", None, float(error), text_spans(example))
+            Mistake("rank", example.location, f"{g:.4g}", f"{p:.4g}", None, float(error), text_spans(example.texts))
             for p, g, error, example in zip(predicted, gold, errors, examples, strict=True)
         ]
 

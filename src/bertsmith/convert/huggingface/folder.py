@@ -20,7 +20,7 @@ from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE
 from ...model.heads import LM_HEAD, PooledHeadConfig, SequenceHeadConfig, TokenHeadConfig
 from ...model.mixers import Longformer
 from ...model.model import Model
-from ...tasks import TaskConfig, TextSimilarity
+from ...tasks import TaskConfig
 from ...tokenization.tokenizer import Tokenizer
 from . import tokenizer as vocabulary
 from .config import (
@@ -96,7 +96,7 @@ def write(
     write_json(folder / "config.json", target.config)
     is_language_model = encoder.is_causal and record.task is None  # its texts end without [SEP]
     vocabulary.write_tokenizer(folder, tokenizer, encoder.max_position_embeddings, encoder.type_vocab_size, is_language_model)
-    if isinstance(record.task, TextSimilarity):
+    if record.task is not None and record.task.head_type == "embedding":
         max_length = record.max_length or encoder.max_position_embeddings
         write_modules(folder, record.task, encoder.hidden_size, max_length, encoder.is_causal)
     position_offset = get_position_offset(target.family, target.config, str(folder))

@@ -72,7 +72,7 @@ def read_modules(folder: Path) -> SentenceModules | None:
     return SentenceModules(encoder_folder, _read_pooling(pooling_folder / "config.json"), len(names) == 3, max_length)
 
 
-def write_modules(folder: Path, task: TextSimilarity, hidden_size: int, max_length: int, is_causal: bool) -> None:
+def write_modules(folder: Path, task: Any, hidden_size: int, max_length: int, is_causal: bool) -> None:
     """Write the files that make a transformers folder a sentence-transformers folder."""
     paths = ["", POOLING_FOLDER, *[NORMALIZE_FOLDER] * task.normalize]
     modules = [
