@@ -68,6 +68,16 @@ def test_dir_lists_stages_and_load():
         (lambda: bertsmith.finetune(task="ner"), "bertsmith.finetune: task = 'ner' is not valid; did you mean 'tag'?"),
         (lambda: bertsmith.predict(modle="mini-en"), "unknown key 'modle'; did you mean 'model'?"),
         (lambda: bertsmith.prepare(texts="a", out="o"), "bertsmith.prepare: tokenizer is required"),
+        (
+            lambda: bertsmith.finetune(task="classify", num_labels=2),
+            "did you mean 'task.labels'? Write task={\"labels\": ...}.",
+        ),
+        (lambda: bertsmith.finetune(task="classify", device="cpu"), 'Write train={"device": ...}.'),
+        (lambda: bertsmith.finetune(task="classify", learning_rate=2e-5), 'Write train={"learning_rate": ...}.'),
+        (lambda: bertsmith.finetune(task="text-classification"), "did you mean 'classify'?"),
+        (lambda: bertsmith.finetune(task="classify", model="m", out="o", data="a.tsv"), 'Write data={"train": "a.tsv"}.'),
+        (lambda: bertsmith.pretrain(corpus="c", out="o", train=3), 'Write train={"steps": ...}.'),
+        (lambda: bertsmith.pretrain(corpus="c", out="o", train={"compile": "x"}), 'Write train={"compile": False}.'),
     ],
 )
 def test_unknown_arguments_are_answered_with_the_right_key(call, message):
@@ -79,6 +89,8 @@ def test_unknown_arguments_are_answered_with_the_right_key(call, message):
 def test_functions_take_keyword_arguments_only():
     with pytest.raises(TypeError, match=r"bertsmith\.prepare\(\) takes keyword arguments only"):
         bertsmith.prepare("books.txt")
+    with pytest.raises(TypeError, match=r"keyword arguments only: predict\(model=\.\.\., text=\.\.\.\)"):
+        bertsmith.predict("mini-en", "a text")
 
 
 @pytest.fixture

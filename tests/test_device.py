@@ -20,6 +20,12 @@ def test_device_unknown_names_are_refused(monkeypatch, name):
     assert str(caught.value).startswith(f"train.device={name!r} ")
 
 
+@pytest.mark.parametrize(("name", "meant"), [(0, "cuda:0"), ("2", "cuda:2"), (-1, "cpu"), ("gpu", "cuda"), ("CPU", "cpu")])
+def test_device_of_a_pipeline_is_answered_with_ours(name, meant):
+    with pytest.raises(UserError, match=f"did you mean device={meant}\\?$"):
+        resolve_device(name)
+
+
 @pytest.mark.parametrize(
     ("name", "index", "expected"),
     [("auto", 0, "cuda:0"), ("auto", 1, "cuda:1"), ("cuda", 1, "cuda:1"), ("cuda:0", 1, "cuda:0"), ("cpu", 5, "cpu")],

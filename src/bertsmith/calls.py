@@ -1,10 +1,11 @@
 """Stages as Python functions: `@stage` gives a function with the keys of a recipe as keyword arguments its body."""
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-from .commands import load_stage, recipe_type, report_same_names
+from .commands import POSITIONAL, load_stage, recipe_type, report_same_names
 from .config import Config, RecipeError, from_user, non_default_values
 from .console import log_to_stderr
 from .errors import explain_missing_torch
@@ -24,7 +25,10 @@ def stage(name: str, result_type: Callable[[Any], Any]) -> Callable[[F], F]:
         @wraps(declaration)
         def call(*args: Any, quiet: bool = False, **values: Any) -> Any:
             if args:
-                raise TypeError(f"bertsmith.{declaration.__name__}() takes keyword arguments only, such as out=...")
+                keys = ", ".join(f"{key}=..." for key in POSITIONAL.get(name, ("out",)))
+                raise TypeError(
+                    f"bertsmith.{declaration.__name__}() takes keyword arguments only: {declaration.__name__}({keys})"
+                )
             source = f"bertsmith.{declaration.__name__}"
             with log_to_stderr(only_if_unconfigured=True):
                 return result_type(call_stage(name, _to_plain(values), quiet, source))
@@ -59,7 +63,16 @@ def _to_plain(value: Any) -> Any:
 
 def _python_hint(message: str) -> str:
     """How to write a suggested dotted key in Python: ` (train={"epochs": ...})`."""
-    suggestion = message.partition("did you mean '")[2].partition("'")[0]
-    table, dot, key = suggestion.partition(".")
-    nested = "".join(f'{{"{name}": ' for name in key.split(".")) + "..." + "}" * (key.count(".") + 1)
+    suggestion = message.partition("did you mean '")[2].partition("'")[0] or message.partition("; for example ")[2]
+    path, _, value = suggestion.partition("=")
+    table, dot, key = path.partition(".")
+    value = _to_python(value) if value else "..."
+    nested = "".join(f'{{"{name}": ' for name in key.split(".")) + value + "}" * (key.count(".") + 1)
     return f" Write {table}={nested}." if dot else ""
+
+
+def _to_python(word: str) -> str:
+    """A value that a message suggests, as Python writes it."""
+    if word in ("true", "false"):
+        return word.capitalize()
+    return word if word == "..." or re.fullmatch(r"[-+0-9.e]+", word) else f'"{word}"'

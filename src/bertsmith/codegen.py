@@ -85,7 +85,8 @@ FUNCTIONS = {
     "embed": StageFunction(
         "embed",
         "Any",
-        "an array with one row per text, or the nearest documents or words; with `out`, a `StageResult`",
+        "the vector of one text, an array with a row per text of a file, or the nearest documents or words; with `out`, a "
+        "`StageResult`",
         'bertsmith.embed(model="mini-en", text="one text").shape',
     ),
     "doctor": StageFunction("doctor", *RESULT, 'bertsmith.doctor(folder="out/bert")["findings"]'),

@@ -14,7 +14,13 @@ def resolve_device(name: str, key: str = "device", index: int = 0) -> torch.devi
     """
     match = re.fullmatch(r"auto|cpu|cuda(?::([0-9]+))?", name) if isinstance(name, str) else None
     if match is None:
-        raise UserError(f"{key}={name!r} is not a device; set auto, cpu, cuda or cuda:N")
+        word = str(name).lower()
+        is_index = re.fullmatch("[0-9]+", word) is not None  # as in transformers' pipeline(device=0)
+        meant = (
+            f"cuda:{word}" if is_index else {"-1": "cpu", "gpu": "cuda"}.get(word, word if word in ("cpu", "cuda") else None)
+        )
+        hint = f"; did you mean {key}={meant}?" if meant else ""
+        raise UserError(f"{key}={name!r} is not a device; set auto, cpu, cuda or cuda:N{hint}")
     count = torch.cuda.device_count() if name != "cpu" and torch.cuda.is_available() else 0
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")

@@ -572,7 +572,8 @@ def embed(
         precision: auto: bf16 on a GPU, fp32 on a CPU
         quiet: suppress messages and progress, but not warnings
 
-    Returns: an array with one row per text, or the nearest documents or words; with `out`, a `StageResult`.
+    Returns: the vector of one text, an array with a row per text of a file, or the nearest documents or words; with
+    `out`, a `StageResult`.
     """
 
 

@@ -1,7 +1,6 @@
 """`Predictor`: every task, fill-mask, pseudo-log-likelihood and embeddings, against single forward passes."""
 
 import inspect
-import json
 import math
 import subprocess
 import sys
@@ -93,8 +92,30 @@ def test_api_functions_are_not_shadowed_by_submodules():
 
 def test_api_predict_is_the_stage(predictors, tmp_path, capsys):
     folder = save_model(tmp_path / "model", TASKS["classify"])
-    assert bertsmith.predict(model=str(folder), text="she was here", quiet=True)["answers"] == 1
-    assert json.loads(capsys.readouterr().out)["label"] == predictors["classify"]("she was here")["label"]
+    arguments = {"model": str(folder), "device": "cpu", "quiet": True}
+    assert bertsmith.predict(text="she was here", **arguments) == predictors["classify"]("she was here")
+    (tmp_path / "texts.txt").write_text("she was here\nhe was not\n")
+    answers = bertsmith.predict(data=str(tmp_path / "texts.txt"), **arguments)
+    assert [answer["text"] for answer in answers] == ["she was here", "he was not"] and "label" in answers[0]
+    result = bertsmith.predict(data=str(tmp_path / "texts.txt"), out=str(tmp_path / "a.jsonl"), **arguments)
+    assert result["answers"] == 2 and result.folder == tmp_path / "a.jsonl"
+    assert capsys.readouterr().out == ""
+    with pytest.raises(UserError, match=r'give a text or data=FILE: bertsmith predict .* "a text"'):
+        bertsmith.predict(**arguments)
+
+
+def test_api_embed_returns_arrays_and_hits_and_prints_nothing(predictors, tmp_path, capsys):
+    folder = save_model(tmp_path / "model", TASKS["classify"])
+    arguments = {"model": str(folder), "device": "cpu", "quiet": True}
+    texts = ["she was here", "he was not"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    vectors = bertsmith.embed(data=str(tmp_path / "texts.txt"), **arguments)
+    np.testing.assert_allclose(vectors, predictors["classify"].embed(texts), atol=1e-5)
+    np.testing.assert_allclose(bertsmith.embed(text=texts[0], **arguments), vectors[0], atol=1e-5)
+    hits = bertsmith.embed(text=texts[1], documents=str(tmp_path / "texts.txt"), top_k=1, **arguments)
+    assert [hit["text"] for hit in hits] == [texts[1]]
+    rows = bertsmith.embed(data=str(tmp_path / "texts.txt"), documents=str(tmp_path / "texts.txt"), **arguments)
+    assert [row["hits"][0]["text"] for row in rows] == texts and capsys.readouterr().out == ""
 
 
 def test_predictor_ignores_gold_labels(predictors):

@@ -40,6 +40,8 @@ def test_show_spans_page_has_span_of_every_head(corpus, tmp_path):
     result = api.show(kind="spans", model=str(folder), out=str(tmp_path / "spans.html"), quiet=True)
     page = (tmp_path / "spans.html").read_text(encoding="utf-8")
     assert result["kind"] == "spans" and "http" not in page
+    assert result["max_span"] == 512 and [layer["trimmed_span"] for layer in result["layers"]] == [288, 512]
+    assert [span for layer in result["layers"] for span in layer["spans"]] == [0, 64, 256, 128, 512, 16]
     cells = re.findall(r'<td class="correct"[^>]*>([\d,]+)</td>', page)
     assert cells == ["0", "64", "256", "128", "512", "16"]
     assert page.count("<td>288</td>") == 1 and page.count("<td>512</td>") == 1  # trimmed span of each layer

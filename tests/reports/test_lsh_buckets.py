@@ -76,6 +76,7 @@ def test_show_buckets_page_has_every_head(corpus, tmp_path):
         tmp_path / "model", corpus, Reformer(num_attention_heads=4, num_buckets=4, num_hashes=2, bucket_window=4)
     )
     result = api.show(kind="buckets", model=str(folder), corpus=str(corpus), out=str(tmp_path / "b.html"), quiet=True)
+    assert result["layers"] and all(0 <= share <= 1 for layer in result["layers"] for share in layer["attention_recall"])
     page = (tmp_path / "b.html").read_text(encoding="utf-8")
     assert result["kind"] == "buckets" and "http" not in page
     assert len(re.findall(r"--heat: \d+", page)) == 8

@@ -58,7 +58,7 @@ class DocumentIndex(NamedTuple):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Embed texts, search documents or query words; an interrupted output file is resumed by the same command."""
-    if recipe.word is not None or recipe.analogy or recipe.similarity or recipe.analogies:
+    if _is_word_query(recipe):
         return _query_words(recipe, Console(quiet))
     if (recipe.text is None) == (recipe.data is None):
         raise UserError("give text=... or data=FILE, and not both; or query words by word, analogy, similarity or analogies")
@@ -79,6 +79,26 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     predictor = load(recipe.model, recipe.device, recipe.precision)
     result = (_embed_texts if recipe.documents is None else _search_documents)(recipe, predictor, out, run_id, console)
     return output_files.record_result(out, result) if out else result
+
+
+def call(recipe: Recipe, quiet: bool = False) -> Any:
+    """What `bertsmith.embed` returns: the vector of a text, an array for a file, or the documents nearest to each.
+
+    With `out`, and for queries of word vectors, the result of `run`.
+    """
+    if recipe.out is not None or _is_word_query(recipe) or (recipe.text is None) == (recipe.data is None):
+        return run(recipe, quiet)
+    predictor = load(recipe.model, recipe.device, recipe.precision)
+    if recipe.documents is not None:
+        index = _load_documents(recipe, predictor)
+        answers = [answer for rows in _iter_chunks(recipe, 0) for answer in _search(recipe, predictor, rows, index)]
+        return answers if recipe.data is not None else answers[0]["hits"]
+    vectors = np.concatenate([_embed(recipe, predictor, rows) for rows in _iter_chunks(recipe, 0)])
+    return vectors if recipe.data is not None else vectors[0]
+
+
+def _is_word_query(recipe: Recipe) -> bool:
+    return bool(recipe.word is not None or recipe.analogy or recipe.similarity or recipe.analogies)
 
 
 def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
@@ -146,10 +166,15 @@ def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, ru
 
 
 def _hit_lines(recipe: Recipe, predictor: Predictor, rows: list[TextRow], index: DocumentIndex) -> list[bytes]:
-    """One JSON line per query: its id or text, and its `hits`, best first."""
+    """One JSON line per query."""
+    answers = _search(recipe, predictor, rows, index)
+    return [(json.dumps(answer, ensure_ascii=False) + "\n").encode("utf-8", "replace") for answer in answers]
+
+
+def _search(recipe: Recipe, predictor: Predictor, rows: list[TextRow], index: DocumentIndex) -> list[dict[str, Any]]:
+    """For each query its id or text, and its `hits`, best first."""
     hits = to_hits(*semantic_search(_embed(recipe, predictor, rows), index.vectors, recipe.top_k), index.texts)
-    lines = [row.key() | {"hits": row_hits} for row, row_hits in zip(rows, hits, strict=True)]
-    return [(json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace") for line in lines]
+    return [row.key() | {"hits": row_hits} for row, row_hits in zip(rows, hits, strict=True)]
 
 
 def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:

@@ -70,9 +70,7 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Write one JSON line per input; an interrupted output file is resumed by the same command."""
-    inputs = {name: value for name in INPUT_KEYS if (value := getattr(recipe, name)) is not None}
-    if bool(inputs) == (recipe.data is not None):
-        raise UserError("give text=... or data=FILE, and not both")
+    inputs = _read_inputs(recipe)
     out = output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data) if recipe.out is not None else None
     console = Console(quiet)
     run_id = output_files.compute_run_id(recipe, recipe.model, recipe.data) if out else ""
@@ -91,6 +89,25 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             console.warn(f'{num_errors:,} invalid rows; their lines in {out} are {{"error": ...}}')
     result = {"model": recipe.model, "answers": count, "out": recipe.out}
     return output_files.record_result(out, result) if out else result
+
+
+def call(recipe: Recipe, quiet: bool = False) -> Any:
+    """What `bertsmith.predict` returns: the answer for a text, the answers for a file; with `out`, the result of `run`."""
+    if recipe.out is not None:
+        return run(recipe, quiet)
+    inputs, predictor = _read_inputs(recipe), load(recipe.model, recipe.device, recipe.precision)
+    answers = [answer for chunk in _iter_answers(recipe, predictor, inputs) for answer in chunk]
+    return answers if recipe.data is not None else answers[0]
+
+
+def _read_inputs(recipe: Recipe) -> dict[str, Any]:
+    """The input given by keys; empty where it is a file."""
+    inputs = {name: value for name in INPUT_KEYS if (value := getattr(recipe, name)) is not None}
+    if bool(inputs) and recipe.data is not None:
+        raise UserError(f"give {next(iter(inputs))}=... or data=FILE, and not both")
+    if not inputs and recipe.data is None:
+        raise UserError(f'give a text or data=FILE: bertsmith predict {recipe.model} "a text"')
+    return inputs
 
 
 def _write_answers(

@@ -58,16 +58,13 @@ def run(recipe: "Recipe", quiet: bool = False) -> dict[str, Any]:
     else:
         from . import show_pages as pages
 
+        with_numbers = {"spans": pages.spans_page, "buckets": pages.buckets_page}
         if recipe.kind == "senses":
             title, sections, result = pages.senses_page(recipe, console)
+        elif recipe.kind in with_numbers:
+            title, sections, result = with_numbers[recipe.kind](recipe)
         else:
-            render = {
-                "masks": pages.masking_page,
-                "run": pages.run_page,
-                "attention": pages.attention_page,
-                "spans": pages.spans_page,
-                "buckets": pages.buckets_page,
-            }
+            render = {"masks": pages.masking_page, "run": pages.run_page, "attention": pages.attention_page}
             title, sections = render[recipe.kind](recipe)
     sources = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
     write_page(out, render_document(title, " · ".join(str(Path(source)) for source in sources if source), sections))

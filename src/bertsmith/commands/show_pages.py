@@ -80,7 +80,8 @@ def attention_page(recipe: Recipe) -> tuple[str, list[Section]]:
     ]
 
 
-def spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
+def spans_page(recipe: Recipe) -> tuple[str, list[Section], dict[str, Any]]:
+    """(title, sections, result): the learned span of every head, by layer."""
     model, _, _ = checkpoint.load(model_folder(recipe))
     mixers = [mixer for mixer in model.encoder.stack.mixers if isinstance(mixer, AdaptiveSpanAttention)]
     if not mixers:
@@ -89,17 +90,21 @@ def spans_page(recipe: Recipe) -> tuple[str, list[Section]]:
         mixer.trim()
     config = mixers[0].config
     layers = [SpanLayer(mixer.current_spans.tolist(), mixer.trimmed_span) for mixer in mixers]
-    return "Attention spans", [render_spans(layers, config.max_span, config.span_ramp, config.causal)]
+    section = render_spans(layers, config.max_span, config.span_ramp, config.causal)
+    return "Attention spans", [section], {"max_span": config.max_span, "layers": [layer._asdict() for layer in layers]}
 
 
-def buckets_page(recipe: Recipe) -> tuple[str, list[Section]]:
+def buckets_page(recipe: Recipe) -> tuple[str, list[Section], dict[str, Any]]:
+    """(title, sections, result): LSH statistics of every head, by layer."""
     model, _, _ = checkpoint.load(model_folder(recipe))
     ids = open_corpus(recipe).tokens[: min(MAX_BUCKET_TOKENS, model.config.encoder.max_position_embeddings)]
     tokens = torch.from_numpy(ids.astype("int64"))
     layers = compute_bucket_stats(model, Inputs(tokens, Layout.from_lengths([len(tokens)])))
     if not layers:
         raise UserError(f"{recipe.model} has no LSH buckets; models with mixer=reformer have them")
-    return "LSH buckets", [render_buckets([BucketLayer(*layer) for layer in layers], len(tokens))]
+    bucket_layers = [BucketLayer(*layer) for layer in layers]
+    section = render_buckets(bucket_layers, len(tokens))
+    return "LSH buckets", [section], {"tokens": len(tokens), "layers": [layer._asdict() for layer in bucket_layers]}
 
 
 def run_page(recipe: Recipe) -> tuple[str, list[Section]]:

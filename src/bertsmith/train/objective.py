@@ -58,7 +58,7 @@ class Loss:
 
 
 class Objective(Protocol):
-    """Computes the loss of a batch: what differs between pre-training, fine-tuning and distillation."""
+    """Computes the loss of a batch: what differs between pre-training and fine-tuning."""
 
     def compute_loss(self, model: Any, batch: Any, recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         """Loss summed over the targets of each part."""

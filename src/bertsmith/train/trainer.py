@@ -1,4 +1,4 @@
-"""The training loop of pre-training, fine-tuning and distillation, which differ only in their objective."""
+"""The training loop of pre-training and fine-tuning, which differ only in their objective."""
 
 import hashlib
 import math
