@@ -53,7 +53,7 @@ class Installation:
         print("$", program, *args, flush=True)
         command = [str(self.bin / program), *args]
         completed = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=900, env={"PATH": "/usr/bin:/bin"}
+            command, cwd=self.folder, capture_output=True, text=True, timeout=3600, env={"PATH": "/usr/bin:/bin"}
         )
         assert completed.returncode == status, f"exit status {completed.returncode}\n{completed.stdout}{completed.stderr}"
         return completed.stdout + completed.stderr

@@ -127,7 +127,7 @@ def test_interrupted_prepare_is_a_problem(tmp_path):
 def test_doctor_rejects_other_folders(tmp_path, corpus_folder):
     with pytest.raises(UserError, match="there is no folder"):
         doctor_findings(tmp_path / "absent")
-    with pytest.raises(UserError, match="neither a corpus nor a checkpoint"):
+    with pytest.raises(UserError, match="is not a corpus, checkpoint or run folder"):
         doctor_findings(tmp_path)
     (tmp_path / "config.json").write_text('{"architectures": ["BertModel"]}')
     with pytest.raises(UserError, match="bertsmith import"):
