@@ -24,7 +24,7 @@ MetricRows = list[dict[str, Any]]
 def read_metrics(folder: Path) -> MetricRows:
     """The rows of metrics.jsonl, without those that a rollback undid and without an incomplete last line."""
     path = folder / "metrics.jsonl"
-    if detect_kind(folder) not in (*MODEL_KINDS, "unfinished run"):
+    if not folder.is_dir() or detect_kind(folder) not in (*MODEL_KINDS, "unfinished run", None):
         require_kind(folder, "run")
     if not path.exists() or not path.stat().st_size:
         raise UserError(f"{path} has no rows yet; a run writes the first one after train.log_every steps")
