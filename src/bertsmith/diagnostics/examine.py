@@ -151,6 +151,12 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
     if data_card and run.is_pretraining:
         _check_data_card(data_card, run.objective, report)
     report.add(non_finite := list(check_finite_weights(model.state_dict(), run.train_setting("learning_rate"))))
+    if detect_kind(folder) == "word vectors":
+        report.not_checked.append(
+            "the training log, attention and positions: these checks are of language models; evaluate word vectors by "
+            "`bertsmith embed similarity=FILE analogies=FILE`"
+        )
+        return
     _check_log(log, run, data_card, report)
     _check_model(model, log, run, corpus if not non_finite else None, data_card, report)
 
