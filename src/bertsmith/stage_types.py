@@ -83,8 +83,8 @@ class Attention(TypedDict, total=False):
     """bias terms in the linear layers"""
     rope_theta: float | None
     """base of RoPE, such as 10000; with model.position_embedding_type=none"""
-    position_bias: Literal["alibi", "t5"] | AlibiConfig | Config | T5BiasConfig | None
-    """relative position bias on the scores: alibi, t5 or none; with position_embedding_type=none"""
+    position_bias: Literal["alibi", "t5", "shaw"] | AlibiConfig | Config | T5BiasConfig | ShawConfig | None
+    """relative positions: alibi, t5 or shaw (of keys and values) or none; with position_embedding_type=none"""
 
 
 class AxialPositionsConfig(TypedDict, total=False):
@@ -787,6 +787,12 @@ class Seq2Seq(TypedDict, total=False):
     """column names of source and target in the files"""
     skip_bad: bool
     """skip invalid rows and count them, instead of stopping with an error"""
+
+
+class ShawConfig(TypedDict, total=False):
+    kind: Required[Literal["shaw"]]
+    clip: int
+    """distance from which all have the same vectors, in each direction (k in the paper: 16)"""
 
 
 class SkipGram(TypedDict, total=False):

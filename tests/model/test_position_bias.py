@@ -14,7 +14,7 @@ from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
-from bertsmith.model.position_bias import AlibiConfig, T5BiasConfig, alibi_slopes, attend_with_bias, flex_attend
+from bertsmith.model.position_bias import AlibiConfig, ShawConfig, T5BiasConfig, alibi_slopes, attend_with_bias, flex_attend
 from bertsmith.model.transformer import Stack
 
 BIASES = [AlibiConfig(), T5BiasConfig(num_buckets=8, max_distance=12)]
@@ -210,3 +210,64 @@ def test_t5_bias_is_not_shared_between_different_mixers(other):
         layer_types.mixer.num_attention_heads,
     )
     stack(torch.randn(9, 16), Layout.from_lengths([9]))
+
+
+@every_path
+@both_directions
+def test_shaw_relative_positions_match_a_loop_over_the_paper(lengths, causal):
+    """Shaw et al. 2018, equations 1 to 5: a^K and a^V of the clipped distance j - i are added to each key and each value."""
+    torch.manual_seed(5)
+    mixer = Attention(num_attention_heads=3, causal=causal, position_bias=ShawConfig(clip=4)).build(24).double()
+    for weight in mixer.parameters():
+        torch.nn.init.normal_(weight, std=0.5)
+    layout, x = Layout.from_lengths(lengths), torch.randn(sum(lengths), 24, dtype=torch.double)
+    q, k, v = mixer.projections(x)
+    expected = []
+    for queries, keys, values in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
+        for i in range(len(queries)):
+            stop = i + 1 if causal else len(keys)
+            ids = [max(-4, min(4, j - i)) + 4 for j in range(stop)]
+            shifted_keys = keys[:stop] + mixer.shaw.keys.weight[ids][:, None]  # the same for all heads
+            shifted_values = values[:stop] + mixer.shaw.values.weight[ids][:, None]
+            scores = torch.einsum("hd,jhd->hj", queries[i], shifted_keys) / 8**0.5
+            expected.append(torch.einsum("hj,jhd->hd", scores.softmax(-1), shifted_values).flatten())
+    assert_close(mixer(x, layout), mixer.projections.output(torch.stack(expected)), atol=1e-5, rtol=1e-5)
+
+
+def test_shaw_attention_weights_are_those_of_the_scores():
+    torch.manual_seed(5)
+    mixer, layout = Attention(num_attention_heads=2, position_bias=ShawConfig(clip=2)).build(8), Layout.from_lengths((6, 3))
+    torch.nn.init.normal_(mixer.shaw.keys.weight)
+    x = torch.randn(9, 8)
+    weights = mixer.attention_weights(x, layout)
+    q, k, _ = (t[:6] for t in mixer.projections(x))
+    distances = (torch.arange(6) - torch.arange(6)[:, None]).clamp(-2, 2) + 2
+    scores = torch.einsum("ihd,ijhd->hij", q, k[None] + mixer.shaw.keys.weight[distances][:, :, None]) / 2
+    assert_close(weights[0], scores.softmax(-1), atol=1e-6, rtol=1e-5)
+
+
+def test_shaw_kv_cache_matches_full_forward():
+    encoder = EncoderConfig(
+        num_hidden_layers=2,
+        hidden_size=16,
+        mixer=Attention(num_attention_heads=2, causal=True, position_bias=ShawConfig(clip=3)),
+        feedforward=None,
+        position_embedding_type="none",
+        max_position_embeddings=32,
+        initializer_range=0.4,
+    )
+    assert not encoder.lacks_position_information
+    config = ModelConfig(encoder=encoder, vocab_size=20, heads={"lm": LMHeadConfig(transform=False, tied=False)})
+    model = build_model(config, 0).eval()
+    prompts = [torch.tensor(ids).numpy() for ids in ([2, 7, 9, 4, 11], [2, 5], [2, 8, 3, 6, 10, 12, 7])]
+    with torch.no_grad():
+        cached, uncached = KVCacheDecoder(model, 8), UncachedDecoder(model)
+        states, tokens = [], torch.tensor([4, 9, 13])
+        for decoder in (cached, uncached):
+            state, logits = decoder.prefill(prompts)
+            steps = [logits]
+            for step in range(5):
+                state, logits = decoder.decode_step(state, (tokens + step) % 20)
+                steps.append(logits)
+            states.append(torch.stack(steps))
+    assert_close(*states, atol=1e-5, rtol=1e-5)

@@ -62,6 +62,13 @@ class LayerKVCache(LayerCache):
         out = F.scaled_dot_product_attention(layout.pad(qkv[:, 0]).transpose(1, 2), keys, values, mask)
         return layout.unpad(out.transpose(1, 2)).flatten(1)
 
+    def extend(self, keys_values: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Store (tokens, 2, heads, head_dim); all keys and all values so far, (sequences, heads, num_positions, head_dim)."""
+        self._write(keys_values, layout)
+        assert self.keys_values is not None
+        keys, values = self.keys_values[:, :, :, : layout.num_positions].unbind()
+        return keys, values
+
     def _write(self, keys_values: Tensor, layout: Layout) -> None:
         """Store keys and values, (tokens, 2, heads, head_dim), at the positions of `layout`."""
         if self.keys_values is None:

@@ -39,7 +39,16 @@ class T5BiasConfig(Variant, frozen=True, tag="t5"):
         return T5Bias(self, num_heads, causal)
 
 
-PositionBiasConfig = AlibiConfig | T5BiasConfig
+class ShawConfig(Variant, frozen=True, tag="shaw"):
+    """Relative position representations (Shaw et al. 2018): learned vectors added to keys and values, by clipped distance."""
+
+    clip: Annotated[PosInt, "distance from which all have the same vectors, in each direction (k in the paper: 16)"] = 16
+
+    def build(self, head_dim: int) -> "ShawEmbeddings":
+        return ShawEmbeddings(self.clip, head_dim)
+
+
+PositionBiasConfig = AlibiConfig | T5BiasConfig | ShawConfig
 
 
 class PositionBias(nn.Module, ABC):
@@ -52,6 +61,36 @@ class PositionBias(nn.Module, ABC):
     def bias_by_distance(self, max_seqlen: int, device: torch.device) -> Tensor:
         """(heads, 2 * max_seqlen - 1): bias of every relative position 1 - max_seqlen .. max_seqlen - 1."""
         return self(torch.arange(1 - max_seqlen, max_seqlen, device=device))
+
+
+class ShawEmbeddings(nn.Module):
+    """Attention with relative position representations a^K and a^V, shared by the heads of a layer (Shaw et al. 2018).
+
+    e_ij = q_i (k_j + a^K_ij)^T / sqrt(head_dim), z_i = sum_j softmax(e)_ij (v_j + a^V_ij); a_ij is of j - i, clipped.
+    """
+
+    def __init__(self, clip: int, head_dim: int) -> None:
+        super().__init__()
+        self.clip = clip
+        self.keys, self.values = nn.Embedding(2 * clip + 1, head_dim), nn.Embedding(2 * clip + 1, head_dim)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, relative_position: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
+        """q (sequences, heads, queries, head_dim), k and v (sequences, heads, keys, head_dim) -> the shape of q."""
+        probs = F.dropout(self.weights(q, k, relative_position, mask), dropout).to(v.dtype)
+        # Keys at equal distances share one a^V: their weights are summed first, so that no (queries, keys, head_dim) is built.
+        by_distance = probs.new_zeros(*probs.shape[:-1], 2 * self.clip + 1)
+        by_distance = by_distance.scatter_add(-1, self._distance_ids(relative_position).expand_as(probs), probs)
+        return probs @ v + by_distance @ self.values.weight.to(v.dtype)
+
+    def weights(self, q: Tensor, k: Tensor, relative_position: Tensor, mask: Tensor) -> Tensor:
+        """(sequences, heads, queries, keys) float32, of relative_position (sequences or 1, queries, keys), j - i."""
+        by_distance = q @ self.keys.weight.to(q.dtype).mT
+        ids = self._distance_ids(relative_position).expand(*q.shape[:-1], -1)
+        scores = (q @ k.mT + by_distance.gather(-1, ids)) * q.shape[-1] ** -0.5
+        return scores.float().masked_fill(~mask, float("-inf")).softmax(-1)
+
+    def _distance_ids(self, relative_position: Tensor) -> Tensor:
+        return (relative_position.clamp(-self.clip, self.clip) + self.clip)[:, None]
 
 
 class AlibiBias(PositionBias):

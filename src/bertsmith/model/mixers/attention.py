@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from ...config import PosFloat, PosInt, Probability
 from ...errors import UserError
 from ..kv_cache import LayerKVCache
 from ..packing import Layout, prefix_lm_mask
-from ..position_bias import PositionBias, PositionBiasConfig, T5BiasConfig, expand_bias
+from ..position_bias import PositionBias, PositionBiasConfig, ShawConfig, ShawEmbeddings, T5BiasConfig, expand_bias
 from ..positions import RotaryEmbedding, apply_rope
 from .base import BaseMixerConfig, LayerState, Mixer, QKVProjection, masked_softmax
 
@@ -25,7 +26,7 @@ class Attention(BaseMixerConfig, frozen=True, tag="attention"):
     rope_theta: Annotated[PosFloat | None, "base of RoPE, such as 10000; with model.position_embedding_type=none"] = None
     position_bias: Annotated[
         PositionBiasConfig | None,
-        "relative position bias on the scores: alibi, t5 or none; with position_embedding_type=none",
+        "relative positions: alibi, t5 or shaw (of keys and values) or none; with position_embedding_type=none",
     ] = None
 
     def build(self, hidden_size: int) -> Mixer:
@@ -51,9 +52,12 @@ class SelfAttention(Mixer):
         )
         if config.rope_theta and config.position_bias:
             raise UserError("RoPE or a position bias, not both; leave out model.mixer.rope_theta or model.mixer.position_bias")
-        self.position_bias = (
-            config.position_bias.build(config.num_attention_heads, config.causal) if config.position_bias else None
-        )
+        self.position_bias: PositionBias | None = None
+        self.shaw: ShawEmbeddings | None = None
+        if isinstance(config.position_bias, ShawConfig):
+            self.shaw = config.position_bias.build(hidden_size // config.num_attention_heads)
+        elif config.position_bias:
+            self.position_bias = config.position_bias.build(config.num_attention_heads, config.causal)
         self.bias_tie_key = _bias_tie_key(config)
         self.tied_to: tuple[SelfAttention, ...] = ()  # whose position bias it uses; a tuple, so that it is no submodule
 
@@ -68,6 +72,8 @@ class SelfAttention(Mixer):
     def attend(self, x: Tensor, layout: Layout, causal: bool, cache: LayerKVCache | None = None) -> Tensor:
         """`forward` with a causal mask or without; with `cache`, x continues the sequences in it."""
         qkv, num_heads, bias = self.projections.qkv(x), self.projections.num_heads, self.tied_position_bias
+        if self.shaw is not None:
+            return self.projections.output(self._attend_shaw(self.shaw, qkv, layout, causal, cache))
         cos_sin = self.rotary.cos_sin(layout.num_positions, x.device) if self.rotary else None
         if cache is not None:
             return self.projections.output(cache.attend_qkv(qkv, layout, num_heads, cos_sin, causal, bias))
@@ -79,15 +85,40 @@ class SelfAttention(Mixer):
         if self.rotary:
             qkv = apply_rope(qkv, self.rotary.cos_sin(layout.max_seqlen, x.device), layout.position, num_heads)
         q, k = (layout.pad(t).transpose(1, 2) for t in qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)[:2])
-        scores, mask = q @ k.mT * q.shape[-1] ** -0.5, layout.padding_mask()[:, None, None]
+        if self.shaw is not None:
+            return self.shaw.weights(q, k, *self._dense_positions(layout, self.causal))
+        scores = q @ k.mT * q.shape[-1] ** -0.5
         if self.tied_position_bias:
             scores = scores + expand_bias(
                 self.tied_position_bias.bias_by_distance(layout.max_seqlen, x.device), layout.max_seqlen
             )
-        if self.causal:
-            prefix = layout.seq_id.new_zeros(1) if layout.prefix_lengths is None else layout.prefix_lengths.to(x.device)
+        return masked_softmax(scores, self._dense_positions(layout, self.causal)[1])
+
+    def _attend_shaw(
+        self, shaw: ShawEmbeddings, qkv: Tensor, layout: Layout, causal: bool, cache: LayerKVCache | None
+    ) -> Tensor:
+        """(tokens, hidden_size): attention with Shaw's relative positions, over padded sequences."""
+        qkv = qkv.unflatten(-1, (3, self.projections.num_heads, -1))
+        q = layout.pad(qkv[:, 0]).transpose(1, 2)
+        positions, mask = self._dense_positions(layout, causal)
+        if cache is None or layout.past_lengths is None:
+            k, v = (layout.pad(t).transpose(1, 2) for t in (qkv[:, 1], qkv[:, 2]))
+            if cache is not None:
+                cache.extend(qkv[:, 1:], layout)
+        else:
+            k, v = cache.extend(qkv[:, 1:], layout)
+            positions = torch.arange(layout.num_positions, device=q.device) - layout.pad(layout.position)[..., None]
+            mask = (positions <= 0)[:, None]
+        out = shaw(q, k, v, positions, mask, self.dropout if self.training else 0.0)
+        return layout.unpad(out.transpose(1, 2)).flatten(1)
+
+    def _dense_positions(self, layout: Layout, causal: bool) -> tuple[Tensor, Tensor]:
+        """Relative positions (1, queries, keys), and which keys a query may see, (sequences, 1, 1 or queries, keys)."""
+        position, mask = torch.arange(layout.max_seqlen, device=layout.seq_id.device), layout.padding_mask()[:, None, None]
+        if causal:
+            prefix = layout.seq_id.new_zeros(1) if layout.prefix_lengths is None else layout.prefix_lengths.to(mask.device)
             mask = mask & prefix_lm_mask(layout.max_seqlen, prefix[:, None, None])[:, None]
-        return masked_softmax(scores, mask)
+        return (position - position[:, None])[None], mask
 
     def build_cache(self, max_length: int) -> LayerKVCache:
         return LayerKVCache(max_length)
