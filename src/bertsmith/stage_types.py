@@ -854,7 +854,7 @@ class TextClassification(TypedDict, total=False):
     skip_bad: bool
     """skip invalid rows and count them, instead of stopping with an error"""
     labels: Sequence[str] | str
-    """class labels, in the order of the logits; by default the sorted labels of data.train"""
+    """class labels in the order of the logits, or a file with one a line; by default sorted, of data.train"""
     multi_label: bool
     """multi-label classification: any number of labels per text, separated by | in files"""
     threshold: float
@@ -914,7 +914,7 @@ class TokenClassification(TypedDict, total=False):
     special_tokens: Sequence[str] | str
     """special tokens of the template (set by training, from data.train)"""
     labels: Sequence[str] | str
-    """tags, in the order of the logits; by default the sorted tags of data.train"""
+    """tags in the order of the logits, or a file with one a line; by default sorted, of data.train"""
     scheme: Literal["any", "bio", "bioes"]
     """tag scheme; detected in data.train"""
     constrained_decoding: bool

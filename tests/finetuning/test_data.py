@@ -104,3 +104,29 @@ def test_extreme_labels_are_refused_and_nothing_is_published(finetune, tmp_path)
     argv = finetune(f"data.train={surrogate}")
     assert "b.jsonl, line 3: label has the lone surrogate" in run_cli_error(*argv)
     assert "skipped 1 invalid row" in run_cli(*argv, "data.skip_bad=true").stderr
+
+
+def test_labels_that_only_dev_or_test_have_count_as_wrong_and_are_reported(finetune, tmp_path):
+    train, dev = make_rows(40, 0), make_rows(20, 1)
+    dev[3]["label"] = dev[7]["label"] = "goood"
+    files = [f"data.{name}={write_jsonl(tmp_path / f'{name}.jsonl', rows)}" for name, rows in (("train", train), ("dev", dev))]
+    completed = run_cli(*finetune(*files, f"data.test={tmp_path / 'dev.jsonl'}", steps=60), "--json")
+    result, unknown = json.loads(completed.stdout.splitlines()[-1]), {"goood": 2}
+    assert "dev.jsonl, line 4: 'goood' (2 in the file) is not a label" in " ".join(completed.stderr.split())
+    assert "did you mean 'good'?" in " ".join(completed.stderr.split())
+    assert result["unknown_labels"] == {"dev": unknown, "test": unknown} and result["dev"]["accuracy"] <= 0.9
+    argv = ["evaluate", f"model={tmp_path / 'out'}", f"data={tmp_path / 'dev.jsonl'}"]
+    evaluation = run_cli_json(*argv, f"out={tmp_path / 'report'}")
+    assert evaluation["unknown_labels"] == unknown and evaluation["scores"] == pytest.approx(result["dev"])
+
+
+def test_labels_of_a_file_are_used_in_its_order(finetune, tmp_path):
+    train, labels = write_jsonl(tmp_path / "train.jsonl", make_rows(20, 0)), tmp_path / "labels.txt"
+    argv = finetune(f"data.train={train}", f"task.labels={labels}")
+    labels.write_text("good\nbad\ngood\n")
+    assert "labels.txt, line 3: 'good' is on line 1 already" in run_cli_error(*argv)
+    labels.write_text("unsure\ngood\nbad\n")
+    run_cli(*argv)
+    assert read_json(tmp_path / "out" / "config.json")["task"]["labels"] == ["unsure", "good", "bad"]
+    labels.write_text("bad\ngood\n")
+    assert "contains a model of another recipe" in run_cli_error(*argv)

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from bertsmith.config import from_dict, to_dict
 from bertsmith.errors import UserError
 from bertsmith.metrics.scores import confusion_matrix
 from bertsmith.tasks import TaskConfig, TextClassification
 from bertsmith.tasks.classification import ClassificationExample, ClassificationPrediction, MultiLabelPrediction
+from bertsmith.tasks.scorers.conlleval import MatchCounts
 from bertsmith.tasks.sequences import sliding_windows, truncate_longest_first
 from bertsmith.tokenization.tokenizer import Tokenizer
 from tests.support.texts import VOCAB
@@ -148,14 +150,49 @@ def test_classification_fit_sorts_labels_and_config_round_trips():
     assert TextClassification(labels=("c", "b", "a")).fit([ClassificationExample("a", label="b")]).labels == ("c", "b", "a")
 
 
-def test_classification_unknown_label_error_has_location_and_suggestion():
+def test_label_that_the_task_lacks_counts_as_wrong():
+    """As scikit-learn scores it: a class that is never predicted."""
+    task = TextClassification(labels=("a", "b"))
+    examples = [ClassificationExample("x", label=label) for label in ("a", "b", "z", "a", "z", "q")]
+    logits = np.array([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 2.0]])
+    encoded = task.encode(examples, TOKENIZER, 16)
+    predictions = task.decode(logits, encoded, examples)
+    gold, predicted = [example.label for example in examples], [prediction.label for prediction in predictions]
+    metrics = task.compute_metrics(predictions, examples)
+    assert metrics["accuracy"] == pytest.approx(2 / 6)
+    assert metrics["f1_macro"] == pytest.approx(f1_score(gold, predicted, average="macro", zero_division=0))
+    assert metrics["matthews"] == pytest.approx(matthews_corrcoef(gold, predicted))
+    results = task.compute_metric_results(predictions, examples)
+    assert {name: result.score for name, result in results.items()} == pytest.approx(metrics)
+    assert {label: len(found) for label, found in task.find_unknown_labels(examples).items()} == {"q": 1, "z": 2}
+    assert encoded.targets["label"].tolist() == [0, 1, -100, 0, -100, -100]
+    assert task.calibrate(logits, examples) == task.calibrate(logits[[0, 1, 3]], [examples[i] for i in (0, 1, 3)])
+    assert task.confidences(predictions, examples)[1].tolist() == [True, True, False, False, False, False]
+    assert len(task.find_mistakes(predictions, examples)) == 4
+
+
+def test_labels_that_a_multi_label_task_lacks_count_as_missed():
+    task = TextClassification(labels=("a", "b"), multi_label=True)
+    examples = [ClassificationExample("x", label=label) for label in ("a|z", "b", "z", "")]
+    predictions = task.decode(
+        np.array([[9.0, -9], [-9, 9], [-9, -9], [-9, -9]]), task.encode(examples, TOKENIZER, 16), examples
+    )
+    metrics = task.compute_metrics(predictions, examples)
+    gold = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    predicted = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]])
+    assert metrics["accuracy"] == 0.5
+    for average in ("micro", "macro"):
+        assert metrics[f"f1_{average}"] == pytest.approx(f1_score(gold, predicted, average=average, zero_division=0))
+    assert task.label_counts(predictions, examples)["z"] == MatchCounts(0, 0, 2)
+    assert len(task.find_mistakes(predictions, examples)) == 2
+
+
+def test_dev_file_of_other_labels_is_refused_with_a_suggestion():
     task = TextClassification(labels=("negative", "positive"))
     with pytest.raises(UserError, match=r"a\.tsv, line 7: 'positiv' is not a label of this task; did you mean 'positive'\?"):
-        task.encode([ClassificationExample("a", label="positiv", source="a.tsv", line=7)], TOKENIZER, 16)
-    with pytest.raises(UserError, match="known: negative, positive"):
-        TextClassification(labels=("negative", "positive"), multi_label=True).encode(
-            [ClassificationExample("a", label="zzz")], TOKENIZER, 16
-        )
+        task.check_scorable([ClassificationExample("a", label="positiv", source="a.tsv", line=7)], "a.tsv")
+    with pytest.raises(UserError, match="has no label"):
+        task.check_scorable([ClassificationExample("a", label="positive"), ClassificationExample("a")], "a.tsv")
 
 
 def test_classification_missing_label_error_lists_columns(tmp_path):

@@ -124,3 +124,14 @@ def test_semantic_search_rejects_invalid_input():
         with pytest.raises(UserError):
             semantic_search(queries, documents, top)
     assert semantic_search(vectors[:0], vectors, 1)[0].shape == (0, 1)
+
+
+def test_similarity_uses_binary_labels_as_scores_and_refuses_others(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\ttext_b\tlabel\na\tb\t1\nc\td\t0\n")
+    assert [example.score for example in TextSimilarity().read(path)] == [1.0, 0.0]
+    path.write_text("text\ttext_b\tlabel\na\tb\t1\nc\td\tcontradiction\n")
+    with pytest.raises(UserError, match=r"a\.tsv, line 3: label is \"contradiction\", which task=similar cannot use"):
+        list(TextSimilarity().read(path))
+    path.write_text("text\ttext_b\tlabel\tscore\na\tb\tx\t3.5\n")
+    assert [example.score for example in TextSimilarity().read(path)] == [3.5]

@@ -7,7 +7,7 @@ import msgspec
 from ..artifacts import atomic_folder, check_writable, resolve_path, write_json
 from ..config import Config, PosInt
 from ..console import Console
-from ..evaluation.evaluate import Evaluation, evaluate_model
+from ..evaluation.evaluate import Evaluation, evaluate_model, warn_of_unknown_labels
 from ..evaluation.metric_names import format_p_value
 from ..evaluation.report import render_report
 from ..evaluation.summary import EvaluationSummary, build_details, build_scores, summarize
@@ -62,6 +62,7 @@ def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, 
     examples: list[Any] = list(rows)
     if rows.num_skipped:
         console.warn(rows.describe_skipped())
+    warn_of_unknown_labels(task, examples, console)
     return predictor, evaluate_model(predictor, examples), rows.num_skipped
 
 

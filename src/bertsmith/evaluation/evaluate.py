@@ -2,16 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..console import Console
 from ..inference.predictor import Predictor
 from ..metrics.intervals import ConfidenceInterval
 from ..metrics.results import MetricResult
 from ..tasks import Task
+
+MAX_UNKNOWN_LABELS = 10  # reported one by one
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,27 @@ class Evaluation:
         return {name: result.compute_interval() for name, result in self.metrics.items()}
 
     @property
+    def unknown_labels(self) -> dict[str, int]:
+        """Number of occurrences of each gold label that the task lacks; each counts as wrong."""
+        return {label: len(examples) for label, examples in self.task.find_unknown_labels(self.examples).items()}
+
+    @property
     def card(self) -> dict[str, Any]:
         """For card.json: {"metrics": {"accuracy": {"value", "confidence_interval"}, ...}, "threshold", "temperature"}."""
         metrics = {name: {"value": ci.value, "confidence_interval": [ci.low, ci.high]} for name, ci in self.intervals.items()}
         tuned = {name: getattr(self.task, name) for name in ("threshold", "temperature") if hasattr(self.task, name)}
         return {"metrics": metrics | {n: {"value": v} for n, v in self.scores.items() if n not in metrics}, **tuned}
+
+
+def warn_of_unknown_labels(task: Task, examples: Sequence[Any], console: Console) -> None:
+    """A line for each label that the task lacks: where it is first, how often, and a label that is spelt similarly."""
+    for label, found in list((unknown := task.find_unknown_labels(examples)).items())[:MAX_UNKNOWN_LABELS]:
+        matches = get_close_matches(label, getattr(task, "labels", ()), n=1)
+        hint = f"; did you mean {matches[0]!r}?" if matches else ""
+        console.warn(f"{found[0].location}: {label!r} ({len(found):,} in the file) is not a label of this task, so that it "
+                     f"counts as wrong{hint}")  # fmt: skip
+    if (num_more := len(unknown) - MAX_UNKNOWN_LABELS) > 0:
+        console.warn(f"{num_more:,} more labels are not labels of this task, and count as wrong")
 
 
 def evaluate_model(predictor: Predictor, examples: Sequence[Any], tune: bool = False) -> Evaluation:

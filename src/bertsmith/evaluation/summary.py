@@ -80,6 +80,8 @@ def build_scores(summary: EvaluationSummary) -> dict[str, Any]:
     }
     intervals = {name: [interval.low, interval.high] for name, interval in evaluation.intervals.items()}
     result |= {"scores": evaluation.scores, "confidence_intervals": intervals}
+    if evaluation.unknown_labels:
+        result["unknown_labels"] = evaluation.unknown_labels
     if summary.comparison:
         result["comparison"] = {"other_model": summary.other_model} | _comparison_to_dict(summary.comparison)
     return result

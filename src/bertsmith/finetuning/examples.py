@@ -1,5 +1,6 @@
 """Read and check the labelled examples of a fine-tuning run, before training starts."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -8,9 +9,10 @@ from ..artifacts import resolve_path
 from ..config import Config, from_dict, to_dict
 from ..console import Console
 from ..errors import UserError
+from ..evaluation.evaluate import warn_of_unknown_labels
 from ..tasks import TaskConfig
 from ..tasks.table_rows import ExampleReader
-from ..tokenization.tables import normalize_encoding
+from ..tokenization.tables import LineReader, normalize_encoding
 from ..tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -50,13 +52,13 @@ def read_examples(recipe: "FinetuneRecipe", tokenizer: Tokenizer, console: Conso
     task = task.fit(train)
     for path, examples in ((data.dev, dev), (data.test, test)):
         if path:
-            _check_scorable(task, examples, path)
+            _check_scorable(task, examples, path, console)
     return Examples(task, train, dev, test)
 
 
 def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig:
     """The task with settings that come from elsewhere in the recipe or from the tokenizer."""
-    task = recipe.task
+    task = with_labels_of_file(recipe.task, recipe.data.encoding)
     settings: dict[str, Any] = {"skip_bad": recipe.data.skip_bad or task.skip_bad}
     if hasattr(task, "columns") and recipe.data.columns:
         settings["columns"] = recipe.data.columns
@@ -68,6 +70,28 @@ def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig
                            "with `bertsmith tokenizer kind=byte hex=true`")  # fmt: skip
         settings["hex"] = tokenizer.is_hex
     return _replace_settings(task, settings)
+
+
+def with_labels_of_file(task: TaskConfig, encoding: str) -> TaskConfig:
+    """The task with the labels that a file lists, if `labels` is the name of one."""
+    labels = getattr(task, "labels", ())
+    if len(labels) != 1 or not (path := Path(labels[0]).expanduser()).is_file():
+        return task
+    return _replace_settings(task, {"labels": read_labels(path, encoding)})
+
+
+def read_labels(path: Path, encoding: str) -> list[str]:
+    """The labels of a file, one a line, in its order; an empty line or a label that occurs twice is an error."""
+    lines: dict[str, int] = {}
+    for line, text in (reader := LineReader(path, encoding)):
+        if problem := reader.find_decoding_error(text):
+            raise UserError(f"task.labels: {path}, line {line:,}: {problem}")
+        if not (label := text.strip()):
+            raise UserError(f"task.labels: {path}, line {line:,} is empty; give one label a line")
+        if label in lines:
+            raise UserError(f"task.labels: {path}, line {line:,}: {label!r} is on line {lines[label]:,} already; remove one")
+        lines[label] = line
+    return list(lines)
 
 
 def _replace_settings(task: TaskConfig, settings: dict[str, Any]) -> TaskConfig:
@@ -84,8 +108,9 @@ def _read_file(task: TaskConfig, path: str, encoding: str, console: Console) -> 
     return examples
 
 
-def _check_scorable(task: TaskConfig, examples: list[Any], path: str) -> None:
-    """Errors in the dev or test examples are raised here, before training."""
+def _check_scorable(task: TaskConfig, examples: list[Any], path: str, console: Console) -> None:
+    """Errors in the dev or test examples are raised here, before training; labels that data.train lacks are reported."""
     if not examples:
         raise UserError(f"{path} cannot be used for evaluation: every example needs a label")
     task.check_scorable(examples, path)
+    warn_of_unknown_labels(task, examples, console)

@@ -16,7 +16,7 @@ from ..objectives.regularizers import AdversarialConfig
 from ..tasks import TaskConfig
 from ..tasks.base import LongText
 from ..train.config import TrainConfig
-from .examples import Data
+from .examples import Data, with_labels_of_file
 
 
 class FinetuneTrain(TrainConfig, frozen=True):
@@ -128,4 +128,5 @@ def finetune_identity(recipe: FinetuneRecipe) -> str:
     """Hash of the recipe and its input files: runs with the same identity produce the same weights."""
     base = {"model": recipe.model} if isinstance(recipe.model, str) else {}
     files = {f"data.{name}": getattr(recipe.data, name) for name in ("train", "dev", "test")}
+    recipe = msgspec.structs.replace(recipe, task=with_labels_of_file(recipe.task, recipe.data.encoding))
     return runs.compute_run_id(recipe, **base, **files, tokenizer=recipe.tokenizer, vectors=recipe.vectors)

@@ -134,7 +134,10 @@ def _build_result(summary: dict[str, Any], run: FinetuneRun, scores: FinalScores
     names = ("step", "best_step", "loss", "tokens", "seconds", "skipped_steps", "rollbacks")
     result = {name: summary[name] for name in names} | {"examples": len(run.examples.train), "dev": {}}
     result |= {"dev": scores.dev.scores, "metric": run.metric} if scores.dev else {}
-    return result | ({"test": scores.test.scores} if scores.test else {})
+    result |= {"test": scores.test.scores} if scores.test else {}
+    evaluations = {"dev": scores.dev, "test": scores.test}
+    unknown = {name: labels for name, evaluation in evaluations.items() if evaluation and (labels := evaluation.unknown_labels)}
+    return result | ({"unknown_labels": unknown} if unknown else {})
 
 
 def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:

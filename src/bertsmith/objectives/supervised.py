@@ -107,8 +107,8 @@ def build_batch(task: Task, encoded: EncodedExamples, groups: list[Ints], pools_
     )
     label = targets.get("label", targets.get("start", targets.get("texts")))
     num_targets = (
-        int((label != IGNORE_INDEX).sum())
-        if task.head_type == "token" and label is not None
+        int((targets["label"] != IGNORE_INDEX).sum())
+        if "label" in targets and (task.head_type == "token" or task.loss == "cross_entropy")
         else len(indices if label is None else label)
     )
     tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in targets.items()}

@@ -255,6 +255,10 @@ class Task(Variant, frozen=True):
         """Whether to train and evaluate on an example; False leaves it out without an error."""
         return True
 
+    def find_unknown_labels(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
+        """Examples by each of their labels that the task does not have; each of these counts as an error of the model."""
+        return {}
+
     def check_scorable(self, examples: Sequence[Any], path: str) -> None:
         """Raise UserError, before training, for dev or test examples that cannot be evaluated."""
         self.fit(examples)  # refuses an example without its label

@@ -26,6 +26,8 @@ from .slicing import MAX_LABELS, SliceMasks, group_masks
 from .table_rows import ExampleRow
 from .text_pairs import LabeledExample, TextPairTask
 
+UNKNOWN_LABEL = -100  # label id of an example of dev or test whose label data.train lacks; ignored by the loss
+
 
 @dataclass(frozen=True)
 class ClassificationExample(LabeledExample[str]):
@@ -70,7 +72,7 @@ def top_scores(scores: dict[str, float], top_k: int | None) -> dict[str, float]:
 
 class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="classify"):
     labels: Annotated[
-        tuple[str, ...], "class labels, in the order of the logits; by default the sorted labels of data.train"
+        tuple[str, ...], "class labels in the order of the logits, or a file with one a line; by default sorted, of data.train"
     ] = ()
     multi_label: Annotated[bool, "multi-label classification: any number of labels per text, separated by | in files"] = False
     threshold: Annotated[
@@ -164,7 +166,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
                 "f1_micro": scores_.f1_micro_multi_label,
             }
             return {name: MetricResult(metric, *matrices) for name, metric in multi_label.items()}
-        label2id = {label: i for i, label in enumerate(self.labels)}
+        label2id = {label: i for i, label in enumerate([*self.labels, *self.find_unknown_labels(examples)])}
         predicted_ids = np.array([label2id[prediction.label] for prediction in predictions])
         gold_ids = np.array([label2id[self._require_label(example)] for example in examples])
         metrics = {name: scores_.METRICS[name] for name in ("accuracy", "f1_macro", "f1_micro", "matthews")}
@@ -185,10 +187,10 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             if self.multi_label:
                 wrong, predicted = gold.symmetric_difference(prediction.labels), " | ".join(prediction.labels)
                 loss = sum(nll(scores[name] if name in gold else 1 - scores[name]) for name in self.labels)
-                confidence = max((abs(scores[name] - (name in gold)) for name in wrong), default=None)
+                confidence = max((abs(scores.get(name, 0.0) - (name in gold)) for name in wrong), default=None)
             else:
                 wrong, predicted = {prediction.label} - gold, prediction.label
-                loss, confidence = nll(scores[label]), prediction.score
+                loss, confidence = nll(scores.get(label, 0.0)), prediction.score
             if wrong:
                 gold_text, predicted = label or "no label", predicted or "no label"
                 texts = text_spans(example.texts)
@@ -201,14 +203,16 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         """None if multi-label."""
         if self.multi_label:
             return None
-        return [p.label for p in predictions], [self._require_label(example) for example in examples], list(self.labels)
+        labels = [*self.labels, *self.find_unknown_labels(examples)]
+        return [p.label for p in predictions], [self._require_label(example) for example in examples], labels
 
     def label_counts(self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]) -> dict[str, MatchCounts]:
         if not self.multi_label:
             return super().label_counts(predictions, examples)
         predicted, gold = self.label_matrices(predictions, examples)
         table = zip((predicted & gold).sum(0), predicted.sum(0), gold.sum(0), strict=True)
-        return {label: MatchCounts(*map(int, row)) for label, row in zip(self.labels, table, strict=True)}
+        labels = [*self.labels, *self.find_unknown_labels(examples)]
+        return {label: MatchCounts(*map(int, row)) for label, row in zip(labels, table, strict=True)}
 
     def majority_outputs(self, examples: Sequence[ClassificationExample]) -> NDArray[np.float64] | None:
         """None if multi-label."""
@@ -221,7 +225,8 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
             gold = self._multi_hot_labels(examples) > 0
             return Confidences(probs.ravel(), gold.ravel(), np.where(gold, probs, 1 - probs).ravel())
         label_ids = self._label_ids(examples)
-        return Confidences(probs.max(-1), probs.argmax(-1) == label_ids, probs[np.arange(len(probs)), label_ids])
+        gold_probs = np.where(label_ids >= 0, probs[np.arange(len(probs)), np.maximum(label_ids, 0)], 0.0)
+        return Confidences(probs.max(-1), probs.argmax(-1) == label_ids, gold_probs)
 
     def example_logits(self, outputs: ModelOutputs, encoded: EncodedExamples, num_examples: int) -> NDArray[np.float64]:
         return average_windows(outputs, encoded, num_examples)
@@ -247,13 +252,15 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     def label_matrices(
         self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Multi-label: predicted and gold labels, bool (examples, labels) each."""
-        return self._predicted_matrix(predictions), self._multi_hot_labels(examples) > 0
+        """Multi-label: predicted and gold labels, bool (examples, labels) each, the labels that the task lacks last."""
+        labels = [*self.labels, *self.find_unknown_labels(examples)]
+        predicted, gold = [prediction.labels for prediction in predictions], map(self._split_labels, examples)
+        return _membership(predicted, labels), _membership(gold, labels)
 
     def calibrate(self, logits: NDArray[Any], examples: Sequence[ClassificationExample]) -> "TextClassification":
         """With the temperature that maximizes the likelihood of the labels, from logits (examples, labels) (Guo et al. 2017).
 
-        Unchanged if every prediction is correct: the likelihood then has no maximum.
+        Unchanged if every prediction is correct: the likelihood then has no maximum. Labels that the task lacks are left out.
         """
         rows = np.asarray(logits, np.float64)
         labels = (
@@ -261,6 +268,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         )
         if self.multi_label:  # sigmoid(x) = softmax([0, x])[1]
             rows = np.stack([np.zeros(rows.size), rows.ravel()], -1)
+        rows, labels = rows[labels >= 0], labels[labels >= 0]
         if (rows.argmax(-1) == labels).all():
             return self
         return msgspec.structs.replace(self, temperature=calibration.fit_temperature(rows, labels))
@@ -320,6 +328,21 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         label = self._require_label(example)
         return list(dict.fromkeys(filter(None, map(str.strip, label.split("|"))))) if self.multi_label else [label]
 
+    def find_unknown_labels(self, examples: Sequence[ClassificationExample]) -> dict[str, list[ClassificationExample]]:
+        """In sorted order."""
+        unknown: dict[str, list[ClassificationExample]] = {}
+        for example in examples:
+            for label in self._split_labels(example):
+                if label not in self.labels:
+                    unknown.setdefault(label, []).append(example)
+        return dict(sorted(unknown.items()))
+
+    def check_scorable(self, examples: Sequence[ClassificationExample], path: str) -> None:
+        """Every example needs a label, also one that the task lacks, but some have labels that it has."""
+        labels = [self._split_labels(example) for example in examples]
+        if labels and not self.multi_label and not any(label in self.labels for [label] in labels):
+            self._check_labels(labels[0], examples[0].location)
+
     def _check_labels(self, labels: Iterable[str], location: str) -> None:
         for label in labels:
             if label not in self.labels:
@@ -328,22 +351,16 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
                 raise UserError(f"{location}: {label!r} is not a label of this task; {hint}")
 
     def _label_ids(self, examples: Sequence[ClassificationExample]) -> NDArray[np.int64]:
+        """(examples,); UNKNOWN_LABEL for a label that the task lacks."""
         label_to_id = {label: index for index, label in enumerate(self.labels)}
-        for example in examples:
-            if self._require_label(example) not in label_to_id:
-                self._check_labels([self._require_label(example)], example.location)
-        return np.array([label_to_id[self._require_label(example)] for example in examples], np.int64)
+        return np.array([label_to_id.get(self._require_label(example), UNKNOWN_LABEL) for example in examples], np.int64)
 
     def _multi_hot_labels(self, examples: Sequence[ClassificationExample]) -> NDArray[np.float32]:
-        """(examples, labels), values 0 and 1."""
+        """(examples, labels), values 0 and 1; labels that the task lacks are left out."""
         multi_hot = np.zeros((len(examples), len(self.labels)), np.float32)
         for row, example in zip(multi_hot, examples, strict=True):
-            self._check_labels(labels := self._split_labels(example), example.location)
-            row[[self.labels.index(label) for label in labels]] = 1
+            row[[self.labels.index(label) for label in self._split_labels(example) if label in self.labels]] = 1
         return multi_hot
-
-    def _predicted_matrix(self, predictions: Sequence[Any]) -> NDArray[np.bool_]:
-        return np.array([[label in prediction.labels for label in self.labels] for prediction in predictions], bool)
 
     def _predict(self, logits: NDArray[Any]) -> list[ClassificationPrediction | MultiLabelPrediction]:
         return [self._to_prediction(row) for row in self.probabilities(logits)]
@@ -362,6 +379,11 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
                 (num_examples - count) / count or 1.0 if self.multi_label else num_examples / (len(self.labels) * count)
             )
         return msgspec.structs.replace(self, class_weights=weights)
+
+
+def _membership(label_sets: Iterable[Sequence[str]], labels: Sequence[str]) -> NDArray[np.bool_]:
+    """(examples, labels): whether the set of an example has the label."""
+    return np.array([[label in label_set for label in labels] for label_set in label_sets], bool)
 
 
 def log_frequencies(labels: Sequence[str], observed: Sequence[str]) -> NDArray[np.float64]:

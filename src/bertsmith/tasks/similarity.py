@@ -13,7 +13,7 @@ from ..config import PosFloat, PosInt
 from ..errors import UserError
 from ..metrics import scores as scores_
 from ..metrics.results import MetricResult
-from ..tokenization.tables import UTF8
+from ..tokenization.tables import UTF8, preview_json
 from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, Example, ModelOutputs, Prediction, RequestFields, Task, TaskHeadType
 from .mistakes import Mistake, rank_errors, text_spans
@@ -22,6 +22,7 @@ from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, missin
 
 Pooling = Literal["mean", "cls"]
 
+_BINARY_LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0}
 MAX_COSINES = 1 << 24  # similarities computed at a time, to bound memory
 
 
@@ -178,6 +179,8 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
 
     def parse_row(self, row: ExampleRow) -> SimilarityExample:
         score = row.get_number("score")
+        if score is None and (label := row.get("label")) is not None:
+            score = _score_of_label(row, label)
         is_pair = score is not None or "text_b" in self.columns or row.get("text_b") is not None
         second = row.get_text("text_b") if is_pair else None
         negative = row.get_text("negative") if row.get("negative") is not None else None
@@ -240,6 +243,14 @@ def to_hits(indices: NDArray[np.int64], scores: NDArray[Any], texts: Sequence[st
     rows = [[{"corpus_id": index, "score": score} for index, score in zip(*pair, strict=True)]
             for pair in zip(indices.tolist(), scores.tolist(), strict=True)]  # fmt: skip
     return rows if texts is None else [[hit | {"text": texts[hit["corpus_id"]]} for hit in hits] for hits in rows]
+
+
+def _score_of_label(row: ExampleRow, label: Any) -> float:
+    """0 or 1 of a row with a binary label instead of a score; any other label is an error rather than ignored."""
+    if isinstance(label, bool | float | int | str) and (text := str(label).strip().lower()) in _BINARY_LABELS:
+        return _BINARY_LABELS[text]
+    raise row.error(f"label is {preview_json(label)}, which task=similar cannot use: give a score, or the labels 0 and 1 "
+                   "(different, same), or name the column of scores by columns.score=... (data.columns.score=...)")  # fmt: skip
 
 
 def _has_negatives(examples: Sequence[SimilarityExample]) -> bool:

@@ -85,7 +85,9 @@ class TokenWindow:
 
 
 class TokenClassification(TemplateTask, frozen=True, tag="tag"):
-    labels: Annotated[tuple[str, ...], "tags, in the order of the logits; by default the sorted tags of data.train"] = ()
+    labels: Annotated[
+        tuple[str, ...], "tags in the order of the logits, or a file with one a line; by default sorted, of data.train"
+    ] = ()
     scheme: Annotated[TagScheme, "tag scheme; detected in data.train"] = "any"
     constrained_decoding: Annotated[bool, "Viterbi decoding over sequences valid in the tag scheme, instead of argmax"] = True
     long_text: Annotated[Literal["window", "truncate"], "sentences over max_length: overlapping windows, or truncate"] = (
@@ -244,6 +246,15 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
 
     def is_labeled(self, example: Sentence) -> bool:
         return example.tags is not None
+
+    def find_unknown_labels(self, examples: Sequence[Sentence]) -> dict[str, list[Sentence]]:
+        """In sorted order; an example for each token with the tag."""
+        unknown: dict[str, list[Sentence]] = {}
+        for example in examples:
+            for tag in example.tags or ():
+                if tag not in self.labels:
+                    unknown.setdefault(tag, []).append(example)
+        return dict(sorted(unknown.items()))
 
     def check_scorable(self, examples: Sequence[Sentence], path: str) -> None:
         """Refuse dev tags that break the training file's span scheme (BIO), with which entities could not be counted.
