@@ -74,7 +74,7 @@ def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig
 
 def with_labels_of_file(task: TaskConfig, encoding: str) -> TaskConfig:
     """The task with the labels that a file lists, if `labels` is the name of one."""
-    labels = getattr(task, "labels", ())
+    labels: tuple[str, ...] = tuple(getattr(task, "labels", ()))
     if len(labels) != 1 or not (path := Path(labels[0]).expanduser()).is_file():
         return task
     return _replace_settings(task, {"labels": read_labels(path, encoding)})
