@@ -26,8 +26,8 @@ def build_bilm(bilm_corpus, **options):
     objective = BiLM(**options.pop("objective", {}))
     encoder = from_dict(EncoderConfig, CHAR_CNN_ENCODER | options if "embeddings" not in options else options)
     objective.check(encoder)
-    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(bilm_corpus.tokenizer), heads=objective.heads()), 0).eval()
-    model.attach_tokenizer(bilm_corpus.tokenizer)
+    tokenizer = bilm_corpus.tokenizer
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads=objective.heads()), 0, tokenizer).eval()
     batches = objective.build_batches(bilm_corpus, np.arange(6), 24, 96, seed=0)
     return objective, model, objective.to_batch(batches(0))
 

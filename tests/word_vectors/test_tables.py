@@ -87,9 +87,8 @@ def fnv1a(text):
 
 def test_fasttext_embedding_of_known_and_unknown_words():
     config = FastTextConfig(vector_size=6, ngrams=CharNgramConfig(min_n=2, max_n=3, bucket=50))
-    embedding, table = config.build(6, 3), torch.nn.Embedding(3, 6)
     lexicon = Lexicon(["[UNK]", "cat", "dog"])
-    embedding.attach_lexicon(lexicon)
+    embedding, table = config.build(6, 3, lexicon), torch.nn.Embedding(3, 6)
     ids = torch.tensor([1, lexicon.get_id("cats"), 2, lexicon.get_id("öl"), lexicon.get_id("cats")])
     vectors = embedding(ids, Layout.from_lengths([5]), table)
     assert torch.equal(vectors[0], table.weight[1]) and torch.equal(vectors[2], table.weight[2])

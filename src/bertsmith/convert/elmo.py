@@ -38,7 +38,8 @@ def find_files(source: Path) -> tuple[Path, Path] | None:
 def read(options: Path, weights: Path, tokenizer: Tokenizer | None = None) -> tuple[Model, Tokenizer]:
     """The bidirectional LM without its softmax, which was not published. Words are read by characters, so none is unknown."""
     encoder, tokenizer = _read_encoder_config(options), tokenizer or _default_tokenizer()
-    model = Model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), init_weights=False)
+    tokenizer = encoder.open_vocabulary(tokenizer)
+    model = Model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), tokenizer, init_weights=False)
     try:
         import h5py
     except ImportError:
@@ -54,7 +55,6 @@ def read(options: Path, weights: Path, tokenizer: Tokenizer | None = None) -> tu
                 f"{weights}: {name} has shape {list(weights_by_name[name].shape)}, but {options} implies {list(param.shape)}"
             )
     model.load_state_dict(weights_by_name)
-    model.attach_tokenizer(tokenizer)
     return model.eval(), tokenizer
 
 

@@ -150,8 +150,7 @@ def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:
     config = _build_config(recipe, base, weights, objective)
     if isinstance(objective, Seq2SeqObjective):
         config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config)
-    model = _init_model(recipe, config, weights, base, objective, console)
-    model.attach_tokenizer(tokenizer)
+    model = _init_model(recipe, config, tokenizer, weights, base, objective, console)
     return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, recipe.max_length), metric)
 
 
@@ -186,13 +185,14 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
 def _init_model(
     recipe: FinetuneRecipe,
     config: ModelConfig,
+    tokenizer: Tokenizer,
     weights: dict[str, Tensor],
     base: Model,
     objective: TaskObjective,
     console: Console,
 ) -> Model:
     """The model with the base's weights (unless `random_init`), LoRA adapters injected and layers frozen."""
-    model = build_model(config, recipe.seed)
+    model = build_model(config, recipe.seed, tokenizer)
     model.set_gradient_checkpointing(recipe.train.gradient_checkpointing)
     if not recipe.random_init:
         has_pooler = config.encoder.pooler_act != "none"

@@ -27,9 +27,8 @@ def build_new_model(
     if tokenizer_path is None:
         raise UserError("a new model needs a tokenizer; set tokenizer=FOLDER (made by `bertsmith tokenizer`), or write ./NAME "
                        "if model is a checkpoint folder with the name of a preset")  # fmt: skip
-    tokenizer = Tokenizer.load(resolve_path(tokenizer_path, "tokenizer"))
-    model = build_model(ModelConfig(encoder=encoder_config, vocab_size=len(tokenizer)), seed)
-    model.attach_tokenizer(tokenizer)
+    tokenizer = encoder_config.open_vocabulary(Tokenizer.load(resolve_path(tokenizer_path, "tokenizer")))
+    model = build_model(ModelConfig(encoder=encoder_config, vocab_size=len(tokenizer)), seed, tokenizer)
     if vectors_path is not None:
         init_embeddings(model, tokenizer, load_vectors(resolve_path(vectors_path, "vectors")), console)
     return model.eval(), tokenizer

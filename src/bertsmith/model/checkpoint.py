@@ -70,10 +70,9 @@ def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer,
     if verify_checksums and (folder / MANIFEST).exists():
         verify_manifest(folder)
     config = from_dict(ModelConfig, read_config(folder)["model"], str(folder / "config.json"))
-    model = Model(config, init_weights=False)
+    tokenizer = config.encoder.open_vocabulary(Tokenizer.load(folder / "tokenizer.json"))
+    model = Model(config, tokenizer, init_weights=False)
     _load_strict(model, load_weights(folder), folder)
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    model.attach_tokenizer(tokenizer)
     return model.eval(), tokenizer, read_json(folder / "card.json")
 
 

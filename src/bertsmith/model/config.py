@@ -6,6 +6,7 @@ import msgspec
 from torch import nn
 
 from ..config import Config, NonNegInt, PosFloat, PosInt, Probability
+from ..tokenization.tokenizer import Tokenizer
 from .embeddings import InputEmbeddingConfig
 from .mixers import Attention, LiteTransformer, Longformer, MixerConfig, Reformer, ReformerChunked
 from .mixers.reformer.reversible import ReversibleMode
@@ -127,6 +128,15 @@ class EncoderConfig(Config, frozen=True):
     def spells_words(self) -> bool:
         """Whether the input embedding computes each distinct word of a batch from its characters."""
         return getattr(self.embeddings, "spells_words", False)
+
+    @property
+    def has_open_vocabulary(self) -> bool:
+        """Whether the input embedding gives words outside the vocabulary vectors too, from their characters."""
+        return getattr(self.embeddings, "has_open_vocabulary", False)
+
+    def open_vocabulary(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The tokenizer for inputs of this encoder: out-of-vocabulary words keep apart if `has_open_vocabulary`."""
+        return tokenizer.with_open_vocabulary() if self.has_open_vocabulary else tokenizer
 
     @property
     def needs_streams(self) -> bool:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..tokenization.characters import Lexicon
 from .batch import Inputs
 from .config import EncoderConfig
 from .linear import Linear
@@ -21,13 +22,14 @@ class Encoder(nn.Module):
 
     sinusoids: Tensor | None  # (positions, embedding_dim): sinusoidal position embeddings
 
-    def __init__(self, config: EncoderConfig, vocab_size: int) -> None:
+    def __init__(self, config: EncoderConfig, vocab_size: int, lexicon: Lexicon | None = None) -> None:
+        """`lexicon`: the words of the ids, for embeddings that read characters."""
         super().__init__()
         self.config = config
         self.word_embeddings: nn.Embedding = (
             nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
         )
-        self.input_embeddings = config.embeddings.build(config.hidden_size, vocab_size) if config.embeddings else None
+        self.input_embeddings = config.embeddings.build(config.hidden_size, vocab_size, lexicon) if config.embeddings else None
         self.position_embeddings = (
             nn.Embedding(config.max_position_embeddings, config.embedding_dim)
             if config.position_embedding_type == "absolute"

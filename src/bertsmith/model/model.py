@@ -12,8 +12,6 @@ from ..tokenization.tokenizer import Tokenizer
 from .batch import Inputs
 from .config import EncoderConfig
 from .decoders import Decoder, DecoderConfig
-from .embeddings.char_cnn import CharCNN
-from .embeddings.fasttext import FastTextEmbedding
 from .encoder import Encoder
 from .heads import HeadConfig, cross_entropy
 from .heads.electra_generator import ElectraGenerator, GeneratorHeadConfig
@@ -36,13 +34,15 @@ class Model(nn.Module):
 
     always_eval: tuple[nn.Module, ...] = ()  # submodules kept in eval mode (no dropout) during training
 
-    def __init__(self, config: ModelConfig, init_weights: bool = True) -> None:
-        """`init_weights=False` skips initialization, for callers who load weights next."""
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer | None = None, init_weights: bool = True) -> None:
+        """`tokenizer` encodes the model's inputs; embeddings of characters (`has_open_vocabulary`) look up the word of an id in
+        its lexicon, others do without. `init_weights=False` skips initialization, for callers who load weights next."""
         super().__init__()
         self.config = config
         if config.decoder and config.encoder.reversible:
             raise UserError("a reversible encoder cannot have a decoder; set model.reversible=false")
-        self.encoder = Encoder(config.encoder, config.vocab_size)
+        lexicon = tokenizer.lexicon if tokenizer is not None and config.encoder.has_open_vocabulary else None
+        self.encoder = Encoder(config.encoder, config.vocab_size, lexicon)
         self.decoder: Decoder | None = config.decoder.build(config.encoder) if config.decoder else None
         heads = {name: head.build(config.encoder, config.vocab_size) for name, head in config.heads.items()}
         self.heads = nn.ModuleDict(heads)
@@ -99,11 +99,6 @@ class Model(nn.Module):
         for stack in self.stacks:
             stack.gradient_checkpointing = enabled
 
-    def attach_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Give character-based embeddings (CharCNN, fastText) the tokenizer's lexicon, so that no word is out of vocabulary."""
-        if isinstance(self.encoder.input_embeddings, CharCNN | FastTextEmbedding):
-            self.encoder.input_embeddings.attach_lexicon(tokenizer.enable_lexicon())
-
     def drop_training_heads(self) -> None:
         """Delete heads that only pre-training uses (the ELECTRA generator)."""
         remaining = {name: head for name, head in self.config.heads.items() if not isinstance(head, GeneratorHeadConfig)}
@@ -136,11 +131,11 @@ class Model(nn.Module):
             stack.compile(dynamic=True)
 
 
-def build_model(config: ModelConfig, seed: int) -> Model:
-    """A new model; the same seed gives the same weights."""
+def build_model(config: ModelConfig, seed: int, tokenizer: Tokenizer | None = None) -> Model:
+    """A new model for inputs encoded by `tokenizer` (see `Model`); the same seed gives the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Model(config)
+        return Model(config, tokenizer)
 
 
 def _init_weights(module: nn.Module, std: float) -> None:

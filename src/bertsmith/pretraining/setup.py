@@ -179,9 +179,7 @@ class PretrainSetup:
 
     def build_untrained_model(self) -> Model:
         """The model with random weights, for the corpus's tokenizer."""
-        model = build_model(self.config, self.recipe.seed)
-        model.attach_tokenizer(self.corpus.tokenizer)
-        return model
+        return build_model(self.config, self.recipe.seed, self.corpus.tokenizer)
 
     def build_model(self, console: Console) -> Model:
         """The model that training starts from: random weights, those of `init`, or token embeddings from `vectors`."""

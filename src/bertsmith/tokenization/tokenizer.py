@@ -4,6 +4,7 @@ A thin layer over the `tokenizers` library: it adds special-token aliases of oth
 vocabulary masks as numpy arrays, and out-of-vocabulary word ids for character-based models (ELMo).
 """
 
+import copy
 import json
 import lzma
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class Tokenizer:
     def __init__(self, backend_tokenizer: TokenizerFast, source: str = "tokenizer", segment_chinese: bool = False) -> None:
         """`segment_chinese`: jieba splits Chinese text into words before tokenization; tokenizer.json records this."""
         self.backend_tokenizer, self.source, self.segment_chinese = backend_tokenizer, source, segment_chinese
-        self.lexicon: Lexicon | None = None  # set by `enable_lexicon`, for models that read the characters of a word
+        self.open_vocabulary = False  # see `with_open_vocabulary`
         if segment_chinese:
             self.json_bytes = chinese.install_jieba(backend_tokenizer)
         backend_tokenizer.no_padding()
@@ -180,16 +181,26 @@ class Tokenizer:
         num_added = backend.add_special_tokens([name for name in tokens if backend.token_to_id(name) is None])
         backend.add_special_tokens(list(tokens))
         extended = Tokenizer(backend, self.source, self.segment_chinese)
+        extended.open_vocabulary = self.open_vocabulary
         # The library numbers new tokens from the vocabulary's size, not from its last id.
         if len(extended) != len(self) + num_added:
             raise UserError(f"{self.source} has ids without a token, so that new tokens would get ids in use; fill the "
                            "gaps with tokens such as [unused-7]")  # fmt: skip
         return extended
 
-    def enable_lexicon(self) -> Lexicon:
-        """From now on, out-of-vocabulary words get ids of their own after the vocabulary; the lexicon has their characters."""
-        self.lexicon = self.lexicon or Lexicon(self.id_to_token, self.cls_token_id, self.sep_token_id)
-        return self.lexicon
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The word of each id, of whose characters a CharCNN or fastText embedding is computed; with `open_vocabulary` it
+        grows by the out-of-vocabulary words that are encoded."""
+        return Lexicon(self.id_to_token, self.cls_token_id, self.sep_token_id)
+
+    def with_open_vocabulary(self) -> "Tokenizer":
+        """A copy that encodes each out-of-vocabulary word as an id of its own behind the vocabulary, instead of [UNK]; for
+        models that embed a word by its characters and are built with this tokenizer, whose lexicon has the words."""
+        opened = copy.copy(self)
+        opened.__dict__.pop("lexicon", None)
+        opened.open_vocabulary = True
+        return opened
 
     def encode(self, text: str) -> Encoding:
         """Encode one text without special tokens; `.ids` and character `.offsets` into the text."""
@@ -199,10 +210,12 @@ class Tokenizer:
         """Encode many texts without special tokens; faster with `return_offsets=False`."""
         valid_texts = [self.validate_text(text) for text in texts]
         encode_all = (
-            self.backend_tokenizer.encode_batch if return_offsets or self.lexicon else self.backend_tokenizer.encode_batch_fast
+            self.backend_tokenizer.encode_batch
+            if return_offsets or self.open_vocabulary
+            else self.backend_tokenizer.encode_batch_fast
         )
         encodings = encode_all(valid_texts, add_special_tokens=False)
-        if self.lexicon is None:
+        if not self.open_vocabulary:
             return encodings
         normalize = self.backend_tokenizer.normalizer.normalize_str if self.backend_tokenizer.normalizer else str
         return [

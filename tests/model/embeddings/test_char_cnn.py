@@ -29,11 +29,8 @@ def build_word_tokenizer(*words, lowercase=False):
 
 
 def build_small_model(tokenizer, **overrides):
-    model = build_model(
-        ModelConfig(encoder=from_dict(EncoderConfig, CHAR_CNN_ENCODER | overrides), vocab_size=len(tokenizer)), 0
-    ).eval()
-    model.attach_tokenizer(tokenizer)
-    return model
+    encoder = from_dict(EncoderConfig, CHAR_CNN_ENCODER | overrides)
+    return build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), 0, tokenizer).eval()
 
 
 @given(st.text(max_size=80), st.integers(3, 60))
@@ -51,16 +48,18 @@ def test_char_ids_of_bos_and_eos():
 def test_lexicon_appends_normalized_new_words_behind_the_vocabulary():
     tokenizer = build_word_tokenizer("cat", lowercase=True)
     assert tokenizer.encode("Cat Dog").ids == [5, tokenizer.unk_token_id]
-    lexicon = tokenizer.enable_lexicon()
+    closed, tokenizer = tokenizer, tokenizer.with_open_vocabulary()
+    lexicon = tokenizer.lexicon
     assert tokenizer.encode("Cat Dog emu dog").ids == [5, 6, 7, 6] and lexicon.words[6:] == ["dog", "emu"]
     assert [encoding.ids for encoding in tokenizer.encode_batch(["emu", ""], return_offsets=False)] == [[7], []]
-    assert tokenizer.encode("a Dog").offsets == [(0, 1), (2, 5)] and tokenizer.enable_lexicon() is lexicon
+    assert tokenizer.encode("a Dog").offsets == [(0, 1), (2, 5)]
+    assert closed.encode("Cat Dog").ids == [5, closed.unk_token_id] and len(closed.lexicon) == len(closed)  # not changed
 
 
 def test_char_cnn_is_independent_of_the_vocabulary():
-    with_cat, without_cat = build_word_tokenizer("cat", "dog"), build_word_tokenizer("dog")
     outputs = []
-    for tokenizer in (with_cat, without_cat):
+    for words in (("cat", "dog"), ("dog",)):
+        tokenizer = build_word_tokenizer(*words).with_open_vocabulary()
         model = build_small_model(tokenizer)
         ids = torch.tensor(tokenizer.encode("cat dog cat").ids)
         outputs.append(model(Inputs(ids, Layout.from_lengths([3]))).detach())

@@ -56,9 +56,8 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     if in_encoder := [name for name in unexpected if name.startswith(("embeddings.", "encoder."))]:
         raise UserError(f"{source} has encoder weights that bertsmith does not support: {', '.join(in_encoder[:8])}")
     heads: dict[str, HeadConfig] = {LM_HEAD: LMHeadConfig(transform=False, tied=False)} if LM_HEAD_WEIGHT in tensors else {}
-    model = Model(
-        ModelConfig(encoder=encoder, vocab_size=len(tensors["embeddings.word_embeddings.weight"]), heads=heads), False
-    )
+    vocab_size = len(tensors["embeddings.word_embeddings.weight"])
+    model = Model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads), init_weights=False)
     weights = {ours: torch.cat([tensors[name] for name in names]) for ours, names in name_map.items()}
     weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial_position_embeddings." in ours}
     for name, param in model.state_dict().items():

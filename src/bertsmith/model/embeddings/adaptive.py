@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...config import PosInt, Variant
 from ...errors import UserError
+from ...tokenization.characters import Lexicon
 from ..linear import Linear
 from ..packing import Layout
 from .base import InputEmbedding
@@ -66,7 +67,7 @@ class AdaptiveInputConfig(Variant, frozen=True, tag="adaptive"):
         """0: the encoder has no token embedding table."""
         return 0
 
-    def build(self, hidden_size: int, vocab_size: int) -> "AdaptiveInput":
+    def build(self, hidden_size: int, vocab_size: int, lexicon: Lexicon | None = None) -> "AdaptiveInput":
         return AdaptiveInput(Clusters.from_cutoffs(self.cutoffs, self.div_value, hidden_size, vocab_size), hidden_size)
 
 

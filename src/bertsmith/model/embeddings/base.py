@@ -12,7 +12,8 @@ class InputEmbedding(nn.Module, ABC):
 
     `token_embedding` is the encoder's token embedding, or None if the config's `token_table_dim` is 0. A config whose
     embeddings never depend on later tokens sets `causal = True`; one that computes each distinct word of a batch from its
-    characters, of which [UNK] has none, sets `spells_words = True`.
+    characters, of which [UNK] has none, sets `spells_words = True`; one that has
+    vectors of words outside the vocabulary, by the characters that the tokenizer's lexicon has, `has_open_vocabulary = True`.
     """
 
     def reset_parameters(self) -> None:

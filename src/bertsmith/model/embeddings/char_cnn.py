@@ -41,20 +41,22 @@ class CharCNNConfig(Variant, frozen=True, tag="char-cnn"):
     hidden_act: Annotated[Literal["relu", "tanh"], "activation of the convolutions"] = "relu"
 
     causal: ClassVar[bool] = True  # embeddings do not depend on context
+    has_open_vocabulary: ClassVar[bool] = True
     spells_words: ClassVar[bool] = True  # each distinct word of a batch is computed once, from its characters
 
     def token_table_dim(self, hidden_size: int) -> int:
         """0: the encoder has no token embedding table."""
         return 0
 
-    def build(self, hidden_size: int, vocab_size: int) -> "CharCNN":
-        return CharCNN(self, hidden_size)
+    def build(self, hidden_size: int, vocab_size: int, lexicon: Lexicon | None = None) -> "CharCNN":
+        return CharCNN(self, hidden_size, lexicon)
 
 
 class CharCNN(InputEmbedding):
     """Embedding of a word (hidden_size / 2), twice: for the channels of the forward and of the backward language model."""
 
-    def __init__(self, config: CharCNNConfig, hidden_size: int) -> None:
+    def __init__(self, config: CharCNNConfig, hidden_size: int, lexicon: Lexicon | None = None) -> None:
+        """`lexicon` maps word ids to characters; it may grow later."""
         super().__init__()
         if hidden_size % 2:
             raise UserError(f"model.hidden_size={hidden_size} must be even: each direction has half of the channels")
@@ -64,7 +66,7 @@ class CharCNN(InputEmbedding):
                 f"model.embeddings.max_characters_per_token={config.max_characters_per_token}; lower it, or raise that"
             )
         num_filters = sum(out_channels for _, out_channels in config.filters)
-        self.max_word_length, self.lexicon = config.max_characters_per_token, Lexicon()
+        self.max_word_length, self.lexicon = config.max_characters_per_token, lexicon or Lexicon()
         self.char_embeddings = nn.Embedding(NUM_CHARACTERS, config.embedding_size)
         self.filters = nn.ModuleList(
             nn.Conv1d(config.embedding_size, out_channels, kernel_size) for kernel_size, out_channels in config.filters
@@ -86,10 +88,6 @@ class CharCNN(InputEmbedding):
             nn.init.zeros_(layer.bias)
         for highway in self.highways:
             highway.gate.bias.fill_(-2.0)  # type: ignore[operator, union-attr]
-
-    def attach_lexicon(self, lexicon: Lexicon) -> None:
-        """Set the lexicon that maps word ids to characters; it may grow later."""
-        self.lexicon, self.char_id_cache = lexicon, self.char_id_cache[:0]
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         if isinstance(self.projection.weight, FakeTensor):  # FLOP counting in `plan`: no values, every word counts as different

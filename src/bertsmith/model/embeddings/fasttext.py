@@ -1,7 +1,7 @@
 """fastText embedding (Bojanowski et al. 2017): mean of a word's own row and the rows of its character n-grams."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -51,27 +51,26 @@ class FastTextConfig(Variant, frozen=True, tag="fasttext"):
     vector_size: Annotated[PosInt, "dimension of the word vectors (model.hidden_size)"]
     ngrams: Annotated[CharNgramConfig, "character n-grams of a word"] = CharNgramConfig()
 
+    has_open_vocabulary: ClassVar[bool] = True
+
     def token_table_dim(self, hidden_size: int) -> int:
         """Dimension of the encoder's token embedding."""
         return self.vector_size
 
-    def build(self, hidden_size: int, vocab_size: int) -> "FastTextEmbedding":
+    def build(self, hidden_size: int, vocab_size: int, lexicon: Lexicon | None = None) -> "FastTextEmbedding":
         if hidden_size != self.vector_size:
             raise UserError(f"model.embeddings.vector_size={self.vector_size} must equal model.hidden_size={hidden_size}")
-        return FastTextEmbedding(self.ngrams, hidden_size, vocab_size)
+        return FastTextEmbedding(self.ngrams, hidden_size, vocab_size, lexicon)
 
 
 class FastTextEmbedding(InputEmbedding):
     """Table lookup for words of the vocabulary, mean of n-gram vectors for all others."""
 
-    def __init__(self, config: CharNgramConfig, hidden_size: int, vocab_size: int) -> None:
+    def __init__(self, config: CharNgramConfig, hidden_size: int, vocab_size: int, lexicon: Lexicon | None = None) -> None:
+        """`lexicon` has the words of ids behind the vocabulary; it may grow later."""
         super().__init__()
-        self.config, self.vocab_size, self.lexicon = config, vocab_size, Lexicon()
+        self.config, self.vocab_size, self.lexicon = config, vocab_size, lexicon or Lexicon()
         self.ngram_embeddings = nn.Embedding(config.bucket, hidden_size)
-
-    def attach_lexicon(self, lexicon: Lexicon) -> None:
-        """Set the lexicon that gives the characters of out-of-vocabulary ids; it may grow later."""
-        self.lexicon = lexicon
 
     def forward(self, input_ids: Tensor, layout: Layout, token_embedding: nn.Embedding | None) -> Tensor:
         assert token_embedding is not None

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...config import PosInt, Variant
 from ...errors import UserError
+from ...tokenization.characters import Lexicon
 from ..linear import Linear
 from ..packing import Layout
 from .base import InputEmbedding
@@ -58,7 +59,7 @@ class NgramConfig(Variant, frozen=True, tag="ngram"):
             )
         return embedding_size, intermediate_size
 
-    def build(self, hidden_size: int, vocab_size: int) -> "NgramEmbedding":
+    def build(self, hidden_size: int, vocab_size: int, lexicon: Lexicon | None = None) -> "NgramEmbedding":
         return NgramEmbedding(self, *self.fit(hidden_size))
 
 
