@@ -17,8 +17,6 @@ from ..artifacts import checksum, content_hash, fingerprint, lock_output, read_j
 from ..config import Config, to_dict
 from ..errors import UserError
 
-STDIN = "-"  # as a file name: standard input
-
 
 class LineOutput(NamedTuple):
     """An output file of lines, opened for appending."""
@@ -39,7 +37,6 @@ def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
     """Hash of everything that determines the output; the model and the files enter with their content hash."""
     settings = {name: value for name, value in to_dict(recipe).items() if name not in ("out", "overwrite")}
     contents = [content for file in files if file and (content := content_hash(resolve_path(file, "data")))]
-    contents += [os.urandom(16).hex() for file in files if file == STDIN]  # not known before it is read: no two runs are equal
     folder = resolve_path(model, "model")
     return fingerprint([__version__, settings, contents, content_hash(folder) or content_hash(folder / "model.safetensors")])
 
