@@ -14,6 +14,7 @@ from bertsmith.tokenization.pipeline import assemble_tokenizer
 from bertsmith.tokenization.tokenizer import Tokenizer
 from bertsmith.tokenization.trainers import build_model, train_vocabulary
 from tests.support.texts import LETTERS, SPECIAL_TOKENS, VOCAB, make_english_text, unicode_texts
+from tests.support.tokenizers import encode_lines
 
 CASED = [*VOCAB, *LETTERS.upper(), *(f"##{c}" for c in LETTERS.upper()), "é", "##é", "İ", "##̇", "ß", "##ß"]
 
@@ -37,7 +38,7 @@ def test_wordpiece_ids_match_tokenizers(vocab, lowercase):
         lines = [line.replace("\n", " ") for line in lines]
         expected = [theirs.encode(line, add_special_tokens=False).ids for line in lines]
         assert [ours.encode(line).ids for line in lines] == expected
-        ids, lengths = encoder.encode_lines("\n".join(lines))
+        ids, lengths = encode_lines(encoder, "\n".join(lines))
         assert lengths.tolist() == [len(line) for line in expected]
         assert ids.tolist() == [token_id for line in expected for token_id in line]
 
@@ -77,7 +78,7 @@ def test_cached_encoder_ids_match_tokenizers(family):
     @given(st.lists(unicode_texts | st.sampled_from(["C++", " hello world", "people", " of the way", "way to"]), max_size=6))
     def check(parts):
         line = "".join(parts).replace("\n", " ")
-        ids, lengths = encoder.encode_lines(line + "\nC++ of the hello world, people on their way to it")
+        ids, lengths = encode_lines(encoder, line + "\nC++ of the hello world, people on their way to it")
         expected = [
             theirs.encode(text, add_special_tokens=False).ids
             for text in (line, "C++ of the hello world, people on their way to it")
@@ -114,7 +115,7 @@ def test_wordpiece_long_words_and_lone_surrogates():
 def test_special_tokens_in_text_are_encoded_as_text():
     tokenizer = Tokenizer.from_vocab(VOCAB)
     assert tokenizer.mask_token_id not in tokenizer.encode("the [MASK] of").ids
-    ids, _ = CachedEncoder(tokenizer).encode_lines("the [MASK] of [SEP]")
+    ids, _ = encode_lines(CachedEncoder(tokenizer), "the [MASK] of [SEP]")
     assert not np.isin(ids, [tokenizer.mask_token_id, tokenizer.sep_token_id]).any()
     assert tokenizer.encode_with_mask("the [MASK] of").count(tokenizer.mask_token_id) == 1
 

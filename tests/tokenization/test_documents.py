@@ -6,6 +6,7 @@ import json
 import lzma
 import sys
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from bertsmith.errors import UserError
 from bertsmith.tokenization import documents as module
 from bertsmith.tokenization import files
-from bertsmith.tokenization.documents import read_blocks, read_documents
+from bertsmith.tokenization.documents import read_blocks
 from bertsmith.tokenization.files import find_files, total_bytes
 
 DOCUMENTS = [["The cat sat.", "  It slept. "], ["他来了。"], ["a b", "c", "d\te"]]
@@ -42,6 +43,20 @@ def write_file(path: Path, data: str | bytes) -> Path:
 
 def to_json_lines(texts: list[list[str]]) -> str:
     return "".join(json.dumps({"id": 1, "text": "\n".join(lines)}) + "\n" for lines in texts)
+
+
+def read_documents(paths: list[Path]) -> Iterator[list[str]]:
+    """The lines of each document, joined from its blocks."""
+    lines: list[str] = []
+    for block in read_blocks(paths):
+        *complete, last = block.text.split("\n\n")
+        for document in complete:
+            yield lines + document.split("\n")
+            lines = []
+        lines += last.split("\n")
+        if block.ends_document:
+            yield lines
+            lines = []
 
 
 def join_blocks(paths: list[Path], max_chars: int) -> str:

@@ -15,6 +15,7 @@ from bertsmith.tokenization.pipeline import WordSplitter
 from bertsmith.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 from tests.support.corpora import prepare_test_corpus
 from tests.support.texts import make_english_text, unicode_texts
+from tests.support.tokenizers import encode_lines
 
 CHINESE = "我们喜欢自然语言处理。自然语言处理很有意思，我们都喜欢它！\n北京大学在北京。\nBERT模型很大，北京大学也很大。\n"
 
@@ -88,7 +89,7 @@ def test_cached_encoder_matches_chinese_word_tokenizer(chinese):
     @given(unicode_texts | mixed_texts)
     def check(line):
         line = line.replace("\n", " ")
-        ids, lengths = encoder.encode_lines(line + "\n" + line)
+        ids, lengths = encode_lines(encoder, line + "\n" + line)
         expected = chinese.encode(line).ids
         assert ids.tolist() == expected * 2 and lengths.tolist() == [len(expected)] * 2
 

@@ -53,20 +53,6 @@ class ReadOptions:
         return text
 
 
-def read_documents(paths: Sequence[Path]) -> Iterator[list[str]]:
-    """Yield the lines of each document. Holds a whole document in memory: use `read_blocks` for large corpora."""
-    lines: list[str] = []
-    for block in read_blocks(paths):
-        *complete, last = block.text.split("\n\n")
-        for document in complete:
-            yield lines + document.split("\n")
-            lines = []
-        lines += last.split("\n")
-        if block.ends_document:
-            yield lines
-            lines = []
-
-
 def read_blocks(paths: Sequence[Path], max_chars: int = 4 << 20, options: ReadOptions = ReadOptions()) -> Iterator[TextBlock]:  # noqa: B008
     """Yield blocks of at most `max_chars` characters, deterministic for given files; the end of a file ends a document.
 

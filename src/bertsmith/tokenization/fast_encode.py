@@ -42,10 +42,6 @@ class CachedEncoder:
         self.dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
         self._clear_cache()
 
-    def encode_lines(self, text: str) -> tuple[NDArray[np.unsignedinteger], NDArray[np.int64]]:
-        """Token ids of all lines, concatenated, and the number of tokens of each line."""
-        return self.token_ids(self.lookup_runs(text))
-
     def lookup_runs(self, text: str) -> NDArray[np.int64]:
         """Run ids of a text, for `token_ids` and `count_unknown_bytes`; valid until the next call. Run 0 is a newline."""
         if len(self.run_to_id) > self.max_cached_runs:

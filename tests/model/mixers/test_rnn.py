@@ -52,13 +52,13 @@ def test_lstm_matches_equations_in_every_direction(directions, hidden, clip):
     assert_close(mixer(x, layout), torch.cat(expected))
 
 
-def test_lstm_with_large_clip_matches_torch_lstm_in_states_and_grads():
+def test_lstm_with_large_clip_matches_torch_lstm_and_grads():
     unclipped, x, layout = build_mixer_and_inputs(directions="both", cell_size=11)
     clipped, _, _ = build_mixer_and_inputs(directions="both", cell_size=11, cell_clip=1e6)
     results = []
     for mixer in (unclipped, clipped):
-        out, states = mixer.forward_with_state(x, layout)
-        results.append([out, *states[0], *states[1], *torch.autograd.grad(out.square().sum(), list(mixer.parameters()))])
+        out = mixer(x, layout)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(mixer.parameters()))])
     for x1, x2 in zip(*results, strict=True):
         assert_close(x1, x2)
     for part, start in zip(x.split(LENGTHS), layout.cu_seqlens.tolist(), strict=False):
@@ -69,13 +69,10 @@ def test_lstm_with_large_clip_matches_torch_lstm_in_states_and_grads():
 @pytest.mark.parametrize("options", [{}, {"cell_size": 11}, {"cell": "gru"}, {"cell": "rnn"}], ids=str)
 def test_rnn_python_loop_matches_torch_kernel(options):
     mixer, x, layout = build_mixer_and_inputs(directions="both", **options)
-    initial_states = mixer.forward_with_state(x.flip(0), layout)[1]  # some initial state
-    loop_out, loop_states = mixer.forward_with_state(x, layout, initial_states)
+    loop_out = mixer(x, layout)
     with torch.no_grad():
-        kernel_out, kernel_states = mixer.forward_with_state(x, layout, initial_states)
+        kernel_out = mixer(x, layout)
     assert_close(loop_out, kernel_out)
-    for loop_state, kernel_state in zip(loop_states, kernel_states, strict=True):
-        assert_close(loop_state, kernel_state)
 
 
 def test_split_lstm_directions_are_independent():
@@ -89,17 +86,6 @@ def test_split_lstm_directions_are_independent():
     changed = (mixer(last_perturbed, layout) != before).any(0)
     rows = (mixer(last_perturbed, layout) != before)[:3]
     assert changed.all() and not rows[:, : HIDDEN_SIZE // 2].any() and rows[:, HIDDEN_SIZE // 2 :].all()
-
-
-@pytest.mark.parametrize("clip", [None, 0.3])
-def test_lstm_carried_state_matches_one_long_sequence(clip):
-    mixer, _, _ = build_mixer_and_inputs(directions="forward", cell_clip=clip)
-    torch.manual_seed(4)
-    first, second = torch.randn(7, HIDDEN_SIZE, dtype=torch.double), torch.randn(5, HIDDEN_SIZE, dtype=torch.double)
-    first_out, state = mixer.forward_with_state(first, Layout.from_lengths([4, 3]))
-    second_out, _ = mixer.forward_with_state(second, Layout.from_lengths([2, 3]), state)
-    expected = mixer(torch.cat([first[:4], second[:2], first[4:], second[2:]]), Layout.from_lengths([6, 6]))
-    assert_close(torch.cat([first_out[:4], second_out[:2], first_out[4:], second_out[2:]]), expected)
 
 
 @pytest.mark.parametrize("cell", ["gru", "rnn"])

@@ -14,9 +14,6 @@ from ...errors import UserError
 from ..packing import Layout
 from .base import BaseMixerConfig, LayerState, Mixer
 
-# h_n (1, sequences, output_size) and c_n (1, sequences, hidden_size); a GRU or a plain RNN has h_n only
-RnnState = tuple[Tensor, ...]
-
 
 class Lstm(BaseMixerConfig, frozen=True):
     """LSTM, GRU or plain RNN, in one direction or two; with `cell_size`, an LSTM with projection (Sak et al. 2014; ELMo)."""
@@ -71,7 +68,7 @@ class PackedSteps:
 
 
 class RnnMixer(Mixer):
-    """Sequences start from a zero state; `forward_with_state` takes and returns one."""
+    """Recurrent network over each sequence, from a zero state."""
 
     can_compile: ClassVar[bool] = False  # cuDNN's kernels, or a Python loop over the steps
 
@@ -87,65 +84,45 @@ class RnnMixer(Mixer):
 
     def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
         if layout.is_packed:
-            return self.forward_with_state(x, layout)[0]
+            return self._run(x, layout)
         token_indices = layout.padding_mask().flatten().nonzero().squeeze(1)  # padded batch: skip the padding
-        out = self.forward_with_state(x[token_indices], Layout.from_lengths(layout.lengths.cpu()).to(x.device))[0]
+        out = self._run(x[token_indices], Layout.from_lengths(layout.lengths.cpu()).to(x.device))
         return x.new_zeros(len(x), out.shape[1], dtype=out.dtype).index_copy(0, token_indices, out)
 
-    def forward_with_state(
-        self, x: Tensor, layout: Layout, states: list[RnnState | None] | None = None
-    ) -> tuple[Tensor, list[RnnState]]:
-        """The output and the final state of each direction, from which another batch of as many sequences may continue."""
-        outs, final_states = [], []
+    def _run(self, x: Tensor, layout: Layout) -> Tensor:
+        outs = []
         for direction, rnn in enumerate(self.directions):
             steps, inputs = (
                 PackedSteps.from_layout(layout, reverse=direction == 1),
                 x.chunk(2, -1)[direction] if self.splits_input else x,
             )
-            state = states[direction] if states else None
             with torch.autocast(x.device.type, enabled=False):  # cuDNN would run in float16, which loses small gradients
-                out, final_state = self._run_direction(
-                    rnn, inputs[steps.token_order].to(next(rnn.parameters()).dtype), steps, state
-                )
+                out = self._run_direction(rnn, inputs[steps.token_order].to(next(rnn.parameters()).dtype), steps)
             outs.append(out[steps.inverse_order].to(x.dtype))
-            final_states.append(final_state)
-        return torch.cat(outs, -1), final_states
+        return torch.cat(outs, -1)
 
-    def _run_direction(
-        self, rnn: nn.Module, data: Tensor, steps: PackedSteps, state: RnnState | None
-    ) -> tuple[Tensor, RnnState]:
+    def _run_direction(self, rnn: nn.Module, data: Tensor, steps: PackedSteps) -> Tensor:
         # On a CPU the Python loop is 1.1 to 1.5 times as fast as torch's kernel with backward, and a tenth slower without.
         if self.clip is not None or (not data.is_cuda and torch.is_grad_enabled()):
             if isinstance(rnn, nn.LSTM):
-                return lstm_forward(rnn, data, steps, self.clip, state)
-            return (gru_forward if isinstance(rnn, nn.GRU) else elman_forward)(rnn, data, steps, state)
+                return lstm_forward(rnn, data, steps, self.clip)
+            return (gru_forward if isinstance(rnn, nn.GRU) else elman_forward)(rnn, data, steps)
         packed = PackedSequence(data, torch.tensor(steps.batch_sizes), steps.sorted_indices, steps.unsorted_indices)
-        if not isinstance(rnn, nn.LSTM):
-            out, h_n = rnn(packed, state[0] if state else None)
-            return out.data, (h_n,)
-        out, final_state = rnn(packed, state)
-        return out.data, final_state
+        return rnn(packed)[0].data
 
 
-def lstm_forward(
-    lstm: nn.Module, data: Tensor, steps: PackedSteps, clip: float | None, state: RnnState | None
-) -> tuple[Tensor, RnnState]:
+def lstm_forward(lstm: nn.Module, data: Tensor, steps: PackedSteps, clip: float | None) -> Tensor:
     """nn.LSTM with its own weights, step by step, with optional clipping of the cell state and of the projection (ELMo).
 
-    data: (tokens, input_size) in time-step order. Returns (tokens, output_size) and the final state of each sequence. One call
-    per step: on a GPU slower than cuDNN's one call for all.
+    data: (tokens, input_size) in time-step order. Returns (tokens, output_size). One call per step: on a GPU slower than cuDNN's one call for all.
     """
     assert isinstance(lstm, nn.LSTM)
     num_sequences, batch_sizes, limit = len(steps.sorted_indices), steps.batch_sizes, float("inf") if clip is None else clip
-    if state is None:
-        h, c = (data.new_zeros(num_sequences, dim) for dim in (lstm.proj_size or lstm.hidden_size, lstm.hidden_size))
-    else:
-        h, c = (t[0][steps.sorted_indices].to(data.dtype) for t in state)
+    h, c = (data.new_zeros(num_sequences, dim) for dim in (lstm.proj_size or lstm.hidden_size, lstm.hidden_size))
     weights = dict(lstm.named_parameters())
     input_gates = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"] + weights["bias_hh_l0"])
-    outs, final_states = [], []
+    outs = []
     for step_gates, batch_size in zip(input_gates.split(batch_sizes), batch_sizes, strict=True):
-        final_states.append((h[batch_size:], c[batch_size:]))  # of sequences that ended before this step
         gates = step_gates + F.linear(h[:batch_size], weights["weight_hh_l0"])
         i, f, g, o = gates.chunk(4, -1)
         c = (i.sigmoid() * g.tanh() + f.sigmoid() * c[:batch_size]).clamp(-limit, limit)
@@ -153,48 +130,36 @@ def lstm_forward(
         if lstm.proj_size:
             h = F.linear(h, weights["weight_hr_l0"]).clamp(-limit, limit)
         outs.append(h)
-    final_states.append((h, c))
-    h_n, c_n = (torch.cat(parts)[steps.unsorted_indices][None] for parts in zip(*reversed(final_states), strict=True))
-    return torch.cat(outs), (h_n, c_n)
+    return torch.cat(outs)
 
 
-def gru_forward(gru: nn.Module, data: Tensor, steps: PackedSteps, state: RnnState | None) -> tuple[Tensor, RnnState]:
+def gru_forward(gru: nn.Module, data: Tensor, steps: PackedSteps) -> Tensor:
     """nn.GRU with its own weights, step by step; shapes as in `lstm_forward`."""
     assert isinstance(gru, nn.GRU)
     weights = dict(gru.named_parameters())
-    h = (
-        data.new_zeros(len(steps.sorted_indices), gru.hidden_size)
-        if state is None
-        else state[0][0][steps.sorted_indices].to(data.dtype)
-    )
-    input_gates, outs, final_h = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"]), [], []
+    h = data.new_zeros(len(steps.sorted_indices), gru.hidden_size)
+    input_gates, outs = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"]), []
     for step_gates, batch_size in zip(input_gates.split(steps.batch_sizes), steps.batch_sizes, strict=True):
-        final_h.append(h[batch_size:])
         h_prev = h[:batch_size]
         r, z, n = step_gates.chunk(3, -1)
         hidden_r, hidden_z, hidden_n = F.linear(h_prev, weights["weight_hh_l0"], weights["bias_hh_l0"]).chunk(3, -1)
         z = (z + hidden_z).sigmoid()
         h = (1 - z) * (n + (r + hidden_r).sigmoid() * hidden_n).tanh() + z * h_prev
         outs.append(h)
-    return torch.cat(outs), (torch.cat([h, *reversed(final_h)])[steps.unsorted_indices][None],)
+    return torch.cat(outs)
 
 
-def elman_forward(rnn: nn.Module, data: Tensor, steps: PackedSteps, state: RnnState | None) -> tuple[Tensor, RnnState]:
+def elman_forward(rnn: nn.Module, data: Tensor, steps: PackedSteps) -> Tensor:
     """nn.RNN (tanh) with its own weights, step by step; shapes as in `lstm_forward`."""
     assert isinstance(rnn, nn.RNN)
     weights = dict(rnn.named_parameters())
-    h = (
-        data.new_zeros(len(steps.sorted_indices), rnn.hidden_size)
-        if state is None
-        else state[0][0][steps.sorted_indices].to(data.dtype)
-    )
+    h = data.new_zeros(len(steps.sorted_indices), rnn.hidden_size)
     inputs = F.linear(data, weights["weight_ih_l0"], weights["bias_ih_l0"] + weights["bias_hh_l0"])
-    outs, final_h = [], []
+    outs = []
     for step_inputs, batch_size in zip(inputs.split(steps.batch_sizes), steps.batch_sizes, strict=True):
-        final_h.append(h[batch_size:])
         h = (step_inputs + F.linear(h[:batch_size], weights["weight_hh_l0"])).tanh()
         outs.append(h)
-    return torch.cat(outs), (torch.cat([h, *reversed(final_h)])[steps.unsorted_indices][None],)
+    return torch.cat(outs)
 
 
 def _build_rnn(config: Lstm, input_size: int, output_size: int) -> nn.LSTM | nn.GRU | nn.RNN:
