@@ -71,6 +71,12 @@ BENCHMARKS = {
          "tasks": "tasks of the suite; default: all", "seeds": "random seeds (0,1,2)", "out": "folder of the results",
          "minutes": "time limit; unfinished jobs are left out", "jobs": "parallel processes (1)", **DEVICE},
     ),
+    "defaults": Benchmark(
+        "fine-tuning with nothing set against tuned settings",
+        {"suite": "TOML file with one table per set (required), such as benchmarks/defaults.toml",
+         "sets": "sets of the suite; default: all", "seeds": "random seeds (0,1,2)", "out": "folder of the results",
+         "minutes": "time limit; unfinished runs are left out", "jobs": "parallel processes (1)", **DEVICE},
+    ),
     "gpu_pretrain": Benchmark(
         "pre-training step of BERT on a GPU against transformers",
         {"model": "preset (bert-base)", "batch_tokens": "tokens per batch (65536)", "steps": "measured steps (20)",

@@ -26,7 +26,7 @@ class StageResult(dict[str, Any]):
     @property
     def scores(self) -> dict[str, float]:
         """Metrics on the dev file (`finetune`) or on the evaluated file (`evaluate`)."""
-        return self.get("scores") or {}
+        return self.get("scores") or self.get("dev") or {}
 
     def __repr__(self) -> str:
         rows = flatten_values(self)

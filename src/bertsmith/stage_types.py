@@ -217,7 +217,9 @@ class Data(TypedDict, total=False):
     train: Required[StrPath]
     """training file"""
     dev: StrPath | None
-    """dev file, for evaluation, early stopping and thresholds"""
+    """dev file, for evaluation, early stopping and thresholds; default: a part of train is held out"""
+    validation_split: float
+    """without dev: fraction of the training examples that is held out, 2,000 at most; 0: none"""
     test: StrPath | None
     """test file, scored once with the final model; nothing is chosen by it"""
     columns: dict[str, str]
@@ -327,12 +329,12 @@ class FinetuneTrain(TypedDict, total=False):
     """number of passes over the data (or give steps, or minutes)"""
     minutes: float | None
     """training time in minutes, resumed runs included (or give steps, or epochs)"""
-    batch_tokens: int
-    """tokens per micro-batch"""
+    batch_tokens: int | None
+    """tokens per micro-batch; default: 32 examples of mean length, down to 16 for small sets"""
     gradient_accumulation_steps: int
     """micro-batches per optimizer update"""
-    learning_rate: float
-    """learning rate at the peak of the schedule"""
+    learning_rate: float | None
+    """peak learning rate; default: that of the model's card, or 5e-5 * 768 / hidden_size"""
     warmup_steps: float
     """warmup: steps, or below 1 a fraction of the run"""
     lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]
@@ -363,8 +365,9 @@ class FinetuneTrain(TypedDict, total=False):
     """number of last checkpoints whose weights are averaged at the end; 0: no averaging"""
     eval_every: int
     """steps between evaluations; 0: only at the end"""
-    early_stopping_patience: int
-    """stop after this many evaluations without improvement, keep the best weights; 0: never"""
+    early_stopping_patience: int | None
+    """stop after this many evaluations without improvement, keep the best weights; 0: never; default: half of the
+    epochs, if no duration is set"""
     log_every: int
     """steps between rows of metrics.jsonl"""
     device: str
@@ -843,8 +846,9 @@ class TextClassification(TypedDict, total=False):
     """special tokens of the template (set by training, from data.train)"""
     pair: Literal["joint", "cross", "both"] | JointPair | Config | CrossAttentionPair | BothOrdersPair
     """text pairs: joint (one sequence), both (one per order), cross (cross-attention of two)"""
-    long_text: Literal["truncate", "window", "hierarchical"]
-    """texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)"""
+    long_text: Literal["truncate", "window", "hierarchical"] | None
+    """texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled); default: truncate, or
+    hierarchical if max_length is not set and over a tenth of the training texts are longer"""
     doc_stride: int
     """tokens between the starts of consecutive windows"""
     hex: bool
@@ -875,8 +879,9 @@ class TextRegression(TypedDict, total=False):
     """special tokens of the template (set by training, from data.train)"""
     pair: Literal["joint", "cross", "both"] | JointPair | Config | CrossAttentionPair | BothOrdersPair
     """text pairs: joint (one sequence), both (one per order), cross (cross-attention of two)"""
-    long_text: Literal["truncate", "window", "hierarchical"]
-    """texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)"""
+    long_text: Literal["truncate", "window", "hierarchical"] | None
+    """texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled); default: truncate, or
+    hierarchical if max_length is not set and over a tenth of the training texts are longer"""
     doc_stride: int
     """tokens between the starts of consecutive windows"""
     hex: bool

@@ -297,7 +297,7 @@ def finetune(
     tokenizer: StrPath | None = None,
     vectors: StrPath | None = None,
     decoder: t.Decoder | None = None,
-    max_length: int = 128,
+    max_length: int | None = None,
     train: t.FinetuneTrain | Config | None = None,
     long_text: Literal["truncate", "window", "hierarchical"] | None = None,
     freeze: Literal["embeddings", "all"] | int = 0,
@@ -329,8 +329,8 @@ def finetune(
         tokenizer: tokenizer folder, for a new model
         vectors: word vectors to initialize the token embeddings of a new model
         decoder: task=generate: transformer (initialized from the encoder) or rnn; default: UniLM
-        max_length: maximum sequence length, in tokens
-        train: training settings: duration (default: 3 epochs), batch size, optimizer ...
+        max_length: maximum sequence length, in tokens; default: all positions of the model
+        train: training settings: duration (default: 3 to 10 epochs by size), batch size, optimizer ...
         long_text: how to process texts longer than max_length; same as task.long_text
         freeze: freeze embeddings and this many lower layers; all: train only the head
         features: layers that the head reads; default: the last

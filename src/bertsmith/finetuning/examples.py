@@ -1,15 +1,16 @@
 """Read and check the labelled examples of a fine-tuning run, before training starts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from ..artifacts import resolve_path
-from ..config import Config, from_dict, to_dict
+from ..config import Config, Probability, from_dict, to_dict
 from ..console import Console
 from ..errors import UserError
 from ..evaluation.evaluate import warn_of_unknown_labels
+from ..rng import Stream, permutation
 from ..tasks import TaskConfig
 from ..tasks.table_rows import ExampleReader
 from ..tokenization.tables import LineReader, normalize_encoding
@@ -18,12 +19,21 @@ from ..tokenization.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from .recipe import FinetuneRecipe
 
+MAX_VALIDATION = 2000  # examples held out of the training file
+MAX_GENERATED = 200  # the same for task=generate, whose evaluation is slow
+ExampleT = TypeVar("ExampleT")
+
 
 class Data(Config, frozen=True):
     """Files of labelled examples."""
 
     train: Annotated[str, "training file"]
-    dev: Annotated[str | None, "dev file, for evaluation, early stopping and thresholds"] = None
+    dev: Annotated[
+        str | None, "dev file, for evaluation, early stopping and thresholds; default: a part of train is held out"
+    ] = None
+    validation_split: Annotated[
+        Probability, "without dev: fraction of the training examples that is held out, 2,000 at most; 0: none"
+    ] = 0.1
     test: Annotated[str | None, "test file, scored once with the final model; nothing is chosen by it"] = None
     columns: Annotated[dict[str, str], "column names: { text = NAME, text_b = NAME, label = NAME ... }"] = msgspec.field(
         default_factory=dict
@@ -53,7 +63,42 @@ def read_examples(recipe: "FinetuneRecipe", tokenizer: Tokenizer, console: Conso
     for path, examples in ((data.dev, dev), (data.test, test)):
         if path:
             _check_scorable(task, examples, path, console)
+    if not data.dev:
+        train, dev = _hold_out(task, train, recipe, console)
     return Examples(task, train, dev, test)
+
+
+def _hold_out(task: TaskConfig, examples: list[Any], recipe: "FinetuneRecipe", console: Console) -> tuple[list[Any], list[Any]]:
+    """(training, held-out) examples, without a dev file; none without scores (positive pairs)."""
+    fraction = recipe.data.validation_split
+    try:
+        task.check_scorable(examples, recipe.data.train)
+    except UserError:
+        return examples, []
+    train, dev = split_validation(examples, fraction, MAX_GENERATED if task.head_type == "lm" else MAX_VALIDATION)
+    if dev:
+        console.info(f"validation: {len(dev):,} of {len(examples):,} rows of {recipe.data.train} are held out; set data.dev "
+                     "for a file of your own, or data.validation_split=0 to train on all")  # fmt: skip
+    return train, dev
+
+
+def split_validation(examples: list[ExampleT], fraction: float, most: int) -> tuple[list[ExampleT], list[ExampleT]]:
+    """(training, held-out) examples: `fraction` of them at random, `most` at most; the same for every seed.
+
+    Questions about one passage are held out together.
+    """
+    groups: dict[Any, list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(getattr(example, "context", None) or i, []).append(i)
+    members, size = list(groups.values()), min(round(fraction * len(examples)), most)
+    held_out = set[int]()
+    for group in permutation(len(members), 0, Stream.VALIDATION_SPLIT):
+        if len(held_out) + len(members[group]) <= size:
+            held_out.update(members[group])
+    return (
+        [example for i, example in enumerate(examples) if i not in held_out],
+        [example for i, example in enumerate(examples) if i in held_out],
+    )
 
 
 def _complete_task(recipe: "FinetuneRecipe", tokenizer: Tokenizer) -> TaskConfig:

@@ -3,8 +3,6 @@
 from operator import attrgetter
 from typing import Annotated, Literal
 
-import msgspec
-
 from .. import runs
 from ..config import Config, MaxLength, NonNegFloat, NonNegInt, PosFloat, PosInt, Probability
 from ..errors import UserError
@@ -22,8 +20,17 @@ from .examples import Data, with_labels_of_file
 class FinetuneTrain(TrainConfig, frozen=True):
     """`train.*` with the defaults of fine-tuning, layer-wise learning rate decay and gradual unfreezing."""
 
-    batch_tokens: Annotated[PosInt, "tokens per micro-batch"] = 2048
-    learning_rate: Annotated[PosFloat, "learning rate at the peak of the schedule"] = 5e-5
+    batch_tokens: Annotated[
+        PosInt | None, "tokens per micro-batch; default: 32 examples of mean length, down to 16 for small sets"
+    ] = None  # type: ignore[assignment]  # set by finetuning.defaults
+    learning_rate: Annotated[
+        PosFloat | None, "peak learning rate; default: that of the model's card, or 5e-5 * 768 / hidden_size"
+    ] = None  # type: ignore[assignment]  # set by finetuning.defaults
+    early_stopping_patience: Annotated[
+        NonNegInt | None,
+        "stop after this many evaluations without improvement, keep the best weights; 0: never; default: half of the epochs, "
+        "if no duration is set",
+    ] = None  # type: ignore[assignment]  # set by finetuning.defaults
     warmup_steps: Annotated[NonNegFloat, "warmup: steps, or below 1 a fraction of the run"] = 0.1
     grad_spike_factor: Annotated[
         NonNegFloat, "skip updates whose gradient norm exceeds this multiple of the median; 0: never"
@@ -34,12 +41,9 @@ class FinetuneTrain(TrainConfig, frozen=True):
     ] = 0.0
     head_lr_multiplier: Annotated[PosFloat, "learning rate of the head, as a multiple of learning_rate"] = 1.0
 
-    def with_default_duration(self) -> TrainConfig:
-        """Three epochs, unless steps, epochs or minutes are set."""
-        if self.workers:
-            raise UserError(f"train.workers={self.workers} has no effect: examples are encoded before training; leave it out")
-        has_duration = (self.steps, self.epochs, self.minutes) != (None, None, None)
-        return self if has_duration else msgspec.structs.replace(self, epochs=3.0)
+    @property
+    def has_duration(self) -> bool:
+        return (self.steps, self.epochs, self.minutes) != (None, None, None)
 
 
 class FinetuneRecipe(Config, frozen=True):
@@ -54,10 +58,10 @@ class FinetuneRecipe(Config, frozen=True):
     decoder: Annotated[
         DecoderConfig | None, "task=generate: transformer (initialized from the encoder) or rnn; default: UniLM"
     ] = None
-    max_length: Annotated[MaxLength, "maximum sequence length, in tokens"] = 128
-    train: Annotated[FinetuneTrain, "training settings: duration (default: 3 epochs), batch size, optimizer ..."] = (
-        FinetuneTrain()
-    )
+    max_length: Annotated[MaxLength | None, "maximum sequence length, in tokens; default: all positions of the model"] = None
+    train: Annotated[
+        FinetuneTrain, "training settings: duration (default: 3 to 10 epochs by size), batch size, optimizer ..."
+    ] = FinetuneTrain()
     long_text: Annotated[LongText | None, "how to process texts longer than max_length; same as task.long_text"] = None
     freeze: Annotated[
         NonNegInt | Literal["embeddings", "all"], "freeze embeddings and this many lower layers; all: train only the head"
@@ -83,9 +87,15 @@ class FinetuneRecipe(Config, frozen=True):
 
 def check_recipe(recipe: FinetuneRecipe) -> None:
     """Raise UserError for contradicting settings, before any file is read."""
-    if not recipe.data.dev and (recipe.seeds or recipe.metric_for_best_model):
+    if not (recipe.data.dev or recipe.data.validation_split) and (recipe.seeds or recipe.metric_for_best_model):
         raise UserError("seeds and metric_for_best_model need a dev file to compare scores on; set data.dev, or leave them out")
-    if recipe.metric_for_best_model and not recipe.seeds and not recipe.train.early_stopping_patience:
+    if recipe.train.workers:
+        raise UserError(
+            f"train.workers={recipe.train.workers} has no effect: examples are encoded before training; leave it out"
+        )
+    patience = recipe.train.early_stopping_patience
+    stops_early = patience or (patience is None and not recipe.train.has_duration)
+    if recipe.metric_for_best_model and not recipe.seeds and not stops_early:
         raise UserError(
             f"metric_for_best_model={recipe.metric_for_best_model} has no effect without seeds or "
             "train.early_stopping_patience; set one of them, or leave it out"

@@ -1,9 +1,9 @@
 """A fine-tuning run: build the task model from a pre-trained one, train it, evaluate it on the dev file, publish it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from torch import Tensor
@@ -31,6 +31,14 @@ from ..train.param_groups import ParamScheduleFn
 from ..train.setup import prepare
 from ..train.trainer import Trainer, Validation
 from . import seq2seq
+from .defaults import (
+    MAX_MICRO_BATCH_TOKENS,
+    choose_long_text,
+    describe_settings,
+    list_settings,
+    resolve_max_length,
+    resolve_train,
+)
 from .examples import Examples, read_examples
 from .recipe import FinetuneRecipe, check_recipe, finetune_identity
 from .seeds import run_seeds
@@ -47,6 +55,14 @@ class FinalScores(NamedTuple):
     def card(self) -> dict[str, Any]:
         """The card of the dev file, with the metrics of the test file as `test_metrics`."""
         return (self.dev.card if self.dev else {}) | ({"test_metrics": self.test.card["metrics"]} if self.test else {})
+
+
+class BaseModel(NamedTuple):
+    """The model that is fine-tuned, its tokenizer and its card (empty for a new model)."""
+
+    model: Model
+    tokenizer: Tokenizer
+    card: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -103,24 +119,31 @@ def _run_seed(recipe: FinetuneRecipe, quiet: bool, seed: int, out: Path) -> dict
 
 
 def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
-    finetuning = _setup(recipe, run.console)
-    _, train_examples, dev_examples, _ = finetuning.examples
+    base = _load_base(recipe, run.console)
+    finetuning = _setup(recipe, base, run.console)
+    task, train_examples, dev_examples, _ = finetuning.examples
     build_batches = partial(_build_batches, recipe, finetuning)
-    train_batches = build_batches(train_examples)
-    train = recipe.train.with_default_duration().resolve_epochs(train_batches.batches_per_epoch)
-    setup = prepare(finetuning.model, train, _build_param_schedule(recipe, finetuning.model))
-    dev = Validation({"dev": partial(_list_batches, build_batches(dev_examples))}, finetuning.score) if dev_examples else None
+    train_batches = build_batches(train_examples, MAX_MICRO_BATCH_TOKENS)
+    train = resolve_train(recipe, base.model.config.encoder, base.card, train_batches, bool(dev_examples))
+    settings = list_settings(train, task, finetuning.predictor.max_length)
+    run.console.info(describe_settings(settings))
+    batch_tokens = cast(int, train.batch_tokens)
+    train_batches = replace(train_batches, batch_tokens=batch_tokens, cache={})
+    config = train.resolve_epochs(train_batches.batches_per_epoch)
+    setup = prepare(finetuning.model, config, _build_param_schedule(recipe, finetuning.model))
+    dev_batches = partial(_list_batches, build_batches(dev_examples, batch_tokens)) if dev_examples else None
+    dev = Validation({"dev": dev_batches}, finetuning.score) if dev_batches else None
     trainer = Trainer(setup, _wrap_objective(recipe, finetuning.objective), run, recipe.seed, validation=dev)
     summary = trainer.fit(train_batches)
     scores = finetuning.finish()
-    result = _build_result(summary, finetuning, scores)
+    result = _build_result(summary, finetuning, scores) | {"settings": settings}
     if trainer.is_main_process:
         record = {
             "stage": "finetune",
             "task": to_dict(finetuning.predictor.task),
-            "max_length": recipe.max_length,
+            "max_length": finetuning.predictor.max_length,
         }
-        card = {"result": result, **scores.card}
+        card = {"result": result, **scores.card} | {key: base.card[key] for key in ("finetuning",) if key in base.card}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
         run.publish(checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer), card, record, recipe)
     rows = [(name, f"{value:.4f}") for name, value in result["dev"].items()]
@@ -140,27 +163,31 @@ def _build_result(summary: dict[str, Any], run: FinetuneRun, scores: FinalScores
     return result | ({"unknown_labels": unknown} if unknown else {})
 
 
-def _setup(recipe: FinetuneRecipe, console: Console) -> FinetuneRun:
-    """Load the base model and the examples and build the task model; all errors of the recipe are raised here."""
-    base, tokenizer = _load_base(recipe, console)
-    examples = read_examples(recipe, tokenizer, console)
+def _setup(recipe: FinetuneRecipe, loaded: BaseModel, console: Console) -> FinetuneRun:
+    """Read the examples and build the task model; all errors of the recipe are raised here."""
+    base, tokenizer, _ = loaded
+    examples, max_length = read_examples(recipe, tokenizer, console), resolve_max_length(recipe, base.config)
+    task = choose_long_text(examples.task, examples.train, tokenizer, max_length, reads_all=recipe.max_length is None)
+    examples = examples._replace(task=task)
     metric = resolve_best_metric(examples.task, recipe.metric_for_best_model)
     tokenizer, weights = add_special_tokens(examples.task, base, tokenizer)
     objective = build_task_objective(examples.task, recipe.features)
-    config = _build_config(recipe, base, weights, objective)
+    config = _build_config(recipe, base, weights, objective, max_length)
     if isinstance(objective, Seq2SeqObjective):
-        config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config)
+        config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config, max_length)
     model = _init_model(recipe, config, tokenizer, weights, base, objective, console)
-    return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, recipe.max_length), metric)
+    return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, max_length), metric)
 
 
-def _load_base(recipe: FinetuneRecipe, console: Console) -> tuple[Model, Tokenizer]:
+def _load_base(recipe: FinetuneRecipe, console: Console) -> BaseModel:
     if not isinstance(recipe.model, str):
-        return build_new_model(recipe.model, recipe.tokenizer, recipe.vectors, recipe.seed, console)
-    return checkpoint.load(resolve_path(recipe.model, "model"))[:2]
+        return BaseModel(*build_new_model(recipe.model, recipe.tokenizer, recipe.vectors, recipe.seed, console), {})
+    return BaseModel(*checkpoint.load(resolve_path(recipe.model, "model")))
 
 
-def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor], objective: TaskObjective) -> ModelConfig:
+def _build_config(
+    recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor], objective: TaskObjective, max_length: int
+) -> ModelConfig:
     encoder = base.config.encoder
     if recipe.hidden_dropout_prob is not None:
         encoder = msgspec.structs.replace(encoder, hidden_dropout_prob=recipe.hidden_dropout_prob)
@@ -168,9 +195,9 @@ def _build_config(recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor
         encoder = msgspec.structs.replace(encoder, pooling=recipe.pooling)
     if recipe.pooling == "concat":  # the pre-trained pooler reads one vector: the head reads all three instead
         encoder = msgspec.structs.replace(encoder, pooler_act="none")
-    if recipe.max_length > encoder.max_position_embeddings:
+    if max_length > encoder.max_position_embeddings:
         raise UserError(
-            f"max_length={recipe.max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it"
+            f"max_length={max_length} is more than the model's {encoder.max_position_embeddings} positions; lower it"
         )
     if recipe.aux_lm_weight and not encoder.is_causal:
         raise UserError(f"aux_lm_weight={recipe.aux_lm_weight:g} adds a next-token loss, which needs a causal model; leave it "
@@ -225,9 +252,9 @@ def _wrap_objective(recipe: FinetuneRecipe, objective: TaskObjective) -> Objecti
     return AdversarialObjective(wrapped, recipe.adversary) if recipe.adversary else wrapped
 
 
-def _build_batches(recipe: FinetuneRecipe, finetuning: FinetuneRun, examples: list[Any]) -> ExampleBatches:
-    objective, task, batch_tokens = finetuning.objective, finetuning.examples.task, recipe.train.batch_tokens
-    encoded = task.encode(examples, finetuning.predictor.tokenizer, recipe.max_length)
+def _build_batches(recipe: FinetuneRecipe, finetuning: FinetuneRun, examples: list[Any], batch_tokens: int) -> ExampleBatches:
+    objective, task = finetuning.objective, finetuning.examples.task
+    encoded = task.encode(examples, finetuning.predictor.tokenizer, finetuning.predictor.max_length)
     if recipe.aux_lm_weight:
         return AuxiliaryLMBatches(task, encoded, batch_tokens, recipe.seed)
     return objective.build_batches(encoded, batch_tokens, recipe.seed, is_prefix_lm=finetuning.model.decoder is None)

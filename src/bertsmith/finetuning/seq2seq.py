@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .recipe import FinetuneRecipe
 
 
-def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, config: ModelConfig) -> ModelConfig:
+def build_seq2seq_config(
+    recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, config: ModelConfig, max_length: int
+) -> ModelConfig:
     """Config with the recipe's decoder or the base's own; without one, a prefix LM: the encoder with a causal mask (UniLM)."""
     if recipe.decoder and base.config.decoder:
         raise UserError(f"model={recipe.model} has a decoder already; leave out `decoder`")
@@ -26,7 +28,7 @@ def build_seq2seq_config(recipe: "FinetuneRecipe", task: Seq2Seq, base: Model, c
                 "this encoder cannot be a prefix LM, which needs mixer=attention in all layers; set decoder=rnn or transformer"
             )
         encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, causal=True))
-    _check_lengths(recipe.max_length, task.max_target_length, encoder.max_position_embeddings, joint=decoder is None)
+    _check_lengths(max_length, task.max_target_length, encoder.max_position_embeddings, joint=decoder is None)
     heads = config.heads | {name: head for name, head in base.config.heads.items() if name == LM_HEAD}
     return msgspec.structs.replace(config, encoder=encoder, decoder=decoder, heads=heads)
 

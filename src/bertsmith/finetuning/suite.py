@@ -21,6 +21,7 @@ from ..processes import Job, run_jobs
 from ..reports.html import write_page
 from ..runs import world_size
 from ..tokenization.tokenizer import Tokenizer
+from .defaults import EPOCHS, MAX_MICRO_BATCH_TOKENS
 from .examples import read_examples
 from .recipe import FinetuneRecipe, check_recipe, finetune_identity
 from .run import finetune
@@ -140,10 +141,12 @@ def sort_longest_first(plan: Sequence[PlannedRun], seeds: Sequence[int]) -> list
 
 def _estimate_work(recipe: FinetuneRecipe) -> float:
     """Approximate bytes of examples that the run reads."""
-    train = recipe.train.with_default_duration()
-    if train.epochs is None:
-        return math.inf if train.steps is None else 4.0 * train.steps * train.gradient_accumulation_steps * train.batch_tokens
-    return train.epochs * resolve_path(recipe.data.train, "data").stat().st_size
+    train = recipe.train
+    if train.minutes is not None:
+        return math.inf
+    if train.steps is not None:
+        return 4.0 * train.steps * train.gradient_accumulation_steps * (train.batch_tokens or MAX_MICRO_BATCH_TOKENS)
+    return (train.epochs or EPOCHS[0]) * resolve_path(recipe.data.train, "data").stat().st_size
 
 
 def _plan_runs(recipe: SuiteRecipe, out: Path) -> Iterator[PlannedRun]:
@@ -211,7 +214,7 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
             if metrics.setdefault(planned.task, names) != names:
                 raise UserError(f"tasks.{planned.task}: models.{planned.model} has the metric {', '.join(names)}, other models "
                                 f"{', '.join(metrics[planned.task])}; set tasks.{planned.task}.metrics")  # fmt: skip
-        if planned.recipe.max_length > positions:
+        if planned.recipe.max_length and planned.recipe.max_length > positions:
             raise UserError(f"tasks.{planned.task}: max_length = {planned.recipe.max_length} is more than the "
                                 f"{positions} positions of models.{planned.model}; lower it")  # fmt: skip
         folder = Path(planned.recipe.out)

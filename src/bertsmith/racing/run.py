@@ -107,7 +107,7 @@ def _check_tasks(recipe: RaceRecipe, entries: Sequence[Entry], console: Console)
         )
         examples = read_examples(finetune_recipe, tokenizer, Console(True))
         tasks.majority_scores[task] = score_majority_baseline(
-            examples.task, examples.train, examples.dev, tokenizer, finetune_recipe.max_length
+            examples.task, examples.train, examples.dev, tokenizer, finetune_recipe.max_length or 512
         )
     return tasks
 

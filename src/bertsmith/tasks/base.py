@@ -139,6 +139,7 @@ class Task(Variant, frozen=True):
     """
 
     head_type: ClassVar[TaskHeadType] = "text"
+    examples_per_batch: ClassVar[int] = 32  # default batch size of fine-tuning
     groups_sequences: ClassVar[bool] = False  # the loss compares the sequences of an example: they stay in one batch
     global_segment: ClassVar[int | None] = None  # token type with global attention (besides [CLS]) in Longformer
     label_fields: ClassVar[tuple[str, ...]] = ("label",)  # columns of the files that a request does not have

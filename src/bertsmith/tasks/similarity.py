@@ -58,6 +58,7 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
     skip_bad: Annotated[bool, "skip invalid rows and count them, instead of stopping with an error"] = False
 
     head_type: ClassVar[TaskHeadType] = "embedding"
+    examples_per_batch: ClassVar[int] = 64  # the other examples of a batch are negatives
     num_outputs: ClassVar[int] = 0
     metric_names: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
     mistake_order: ClassVar[str] = "those with the largest rank difference"

@@ -50,9 +50,10 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         "text pairs: joint (one sequence), both (one per order), cross (cross-attention of two)",
     ] = JointPair()
     long_text: Annotated[
-        LongText,
-        "texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled)",
-    ] = "truncate"
+        LongText | None,
+        "texts over max_length: truncate, window (logits averaged), hierarchical (vectors pooled); default: truncate, or "
+        "hierarchical if max_length is not set and over a tenth of the training texts are longer",
+    ] = None
     doc_stride: Annotated[PosInt, "tokens between the starts of consecutive windows"] = 256
     hex: Annotated[bool, "texts are hex-encoded bytes (set by training, from the model's tokenizer)"] = False
     columns: Annotated[dict[str, str], "column names of text, text_b and label in the files"] = msgspec.field(
@@ -74,7 +75,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         special_tokens = self.encode_special_tokens(examples, tokenizer)
         if isinstance(self.pair, JointPair):
             texts = [(example.text, example.text_b) for example in examples]
-            encoded = encode_pairs(texts, tokenizer, max_length, self.long_text, self.doc_stride, special_tokens)
+            encoded = encode_pairs(texts, tokenizer, max_length, self.long_text or "truncate", self.doc_stride, special_tokens)
         else:
             self._check_pairs(examples)
             encode_pair = self._encode_both_orders if isinstance(self.pair, BothOrdersPair) else self._encode_separately
@@ -137,7 +138,7 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
 
     def _check_pairs(self, examples: Sequence[T]) -> None:
         pair_kind = self.pair.__struct_config__.tag
-        if self.long_text != "truncate":
+        if self.long_text not in (None, "truncate"):
             raise UserError(f"task.pair={pair_kind} encodes a pair as two sequences, each truncated to max_length, and has no "
                            f"windows; leave out task.long_text={self.long_text}, or set task.pair=joint")  # fmt: skip
         if single := next((example for example in examples if example.text_b is None), None):
