@@ -103,7 +103,7 @@ STAGE_HELP = {
     ),
     "finetune": StageHelp(
         "Fine-tune a pre-trained model on a task and evaluate it on the dev file. Without train.steps, train.epochs or "
-        "train.minutes it trains for three epochs.",
+        "train.minutes the number of epochs depends on the size of the data.",
         (
             "bertsmith finetune task=classify model=mini-en data.train=train.tsv data.dev=dev.tsv out=out/mood",
             "bertsmith finetune task=tag model=out/bert data.train=train.conll task.crf=true out=out/names",

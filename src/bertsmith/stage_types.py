@@ -217,7 +217,7 @@ class Data(TypedDict, total=False):
     train: Required[StrPath]
     """training file"""
     dev: StrPath | None
-    """dev file, for evaluation, early stopping and thresholds; default: a part of train is held out"""
+    """dev file, for evaluation, early stopping and thresholds; default: held out"""
     validation_split: float
     """without dev: fraction of the training examples that is held out, 2,000 at most; 0: none"""
     test: StrPath | None
@@ -330,11 +330,11 @@ class FinetuneTrain(TypedDict, total=False):
     minutes: float | None
     """training time in minutes, resumed runs included (or give steps, or epochs)"""
     batch_tokens: int | None
-    """tokens per micro-batch; default: 32 examples of mean length, down to 16 for small sets"""
+    """tokens per micro-batch; default: 16 to 32 examples of mean length"""
     gradient_accumulation_steps: int
     """micro-batches per optimizer update"""
     learning_rate: float | None
-    """peak learning rate; default: that of the model's card, or 5e-5 * 768 / hidden_size"""
+    """peak learning rate; default: by the model's card or hidden size"""
     warmup_steps: float
     """warmup: steps, or below 1 a fraction of the run"""
     lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]

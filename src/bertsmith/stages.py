@@ -315,7 +315,7 @@ def finetune(
     quiet: bool = False,
 ) -> ModelResult:
     """Fine-tune a pre-trained model on a task and evaluate it on the dev file. Without train.steps, train.epochs or
-    train.minutes it trains for three epochs.
+    train.minutes the number of epochs depends on the size of the data.
 
     Example:
         >>> run = bertsmith.finetune(task="classify", model="mini-en", data={"train": "train.tsv", "dev": "dev.tsv"}, out="out/mood")
@@ -329,7 +329,7 @@ def finetune(
         tokenizer: tokenizer folder, for a new model
         vectors: word vectors to initialize the token embeddings of a new model
         decoder: task=generate: transformer (initialized from the encoder) or rnn; default: UniLM
-        max_length: maximum sequence length, in tokens; default: all positions of the model
+        max_length: maximum sequence length, in tokens; default: the model's
         train: training settings: duration (default: 3 to 10 epochs by size), batch size, optimizer ...
         long_text: how to process texts longer than max_length; same as task.long_text
         freeze: freeze embeddings and this many lower layers; all: train only the head
@@ -343,7 +343,7 @@ def finetune(
         metric_for_best_model: metric for early stopping and for the best seed; default: the task's main one
         random_init: start from random weights instead of the pre-trained ones (control)
         seed: random seed of new weights, data order and dropout
-        seeds: several seeds, one run each: mean and standard deviation; the best model is kept
+        seeds: several seeds, one run each: mean and deviation; the best model is kept
         quiet: suppress messages and progress, but not warnings
 
     Returns: a dictionary of results with `.model`, `.scores` and `.folder`.

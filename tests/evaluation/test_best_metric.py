@@ -94,5 +94,6 @@ def test_best_seed_is_chosen_by_primary_metric(monkeypatch, finetune_command, ki
 
 @pytest.mark.parametrize("kind", ["many"])
 def test_best_metric_is_absent_without_dev_file(finetune_command, kind):
-    result = run_cli_json(*[argument for argument in finetune_command if not argument.startswith("data.dev")], "train.steps=1")
+    command = [argument for argument in finetune_command if not argument.startswith("data.dev")]
+    result = run_cli_json(*command, "data.validation_split=0", "train.steps=1")
     assert result["dev"] == {} and "metric" not in result

@@ -83,7 +83,7 @@ def test_finetuning_resumes_exactly_after_interruption(bert, tmp_path, monkeypat
     original_step = Trainer._step
 
     def interrupted_step(self, batch):
-        if self.progress.step == 17:
+        if self.progress.step == 13:
             raise Interrupted("as if killed")
         return original_step(self, batch)
 
@@ -95,13 +95,14 @@ def test_finetuning_resumes_exactly_after_interruption(bert, tmp_path, monkeypat
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
 
 
-def test_finetuning_defaults_to_three_epochs(bert, tmp_path):
+def test_finetuning_without_settings_trains_and_says_how(bert, tmp_path):
     train = write_jsonl(tmp_path / "train.jsonl", [classification_row(np.random.default_rng(i)) for i in range(60)])
-    args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "max_length=32", "train.batch_tokens=512"]
-    steps = run_cli_json(*args, f"out={tmp_path / 'said'}", "train.steps=4")["step"]
-    default_steps = run_cli_json(*args, f"out={tmp_path / 'unsaid'}")["step"]
-    assert steps == 4 and default_steps == run_cli_json(*args, f"out={tmp_path / 'three'}", "train.epochs=3")["step"] > 4
-    assert "5e-5" in run_cli("finetune", "--help").stdout
+    args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}"]
+    messages = run_cli(*args).stderr
+    assert "6 of 60 rows" in messages and "set data.dev" in messages
+    assert "settings: max_length=64, long_text=truncate, train.learning_rate=0.0012, train.batch_tokens=" in messages
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert card["result"]["settings"]["train.epochs"] == 20 and card["result"]["settings"]["train.early_stopping_patience"] == 10
 
 
 def test_finetuning_rejects_bad_requests(bert, tmp_path):

@@ -127,8 +127,8 @@ def test_early_stopping_keeps_the_best_weights(bert, tmp_path):
             "metric_for_best_model=loudness is not a metric",
         ),
         (["adversary=fmg"], "did you mean 'fgm'"),
-        (["train.early_stopping_patience=1", "data.dev="], "give a dev file"),
-        (["seeds=[1,2]", "data.dev="], "set data.dev"),
+        (["train.early_stopping_patience=1", "data.dev=", "data.validation_split=0"], "give a dev file"),
+        (["seeds=[1,2]", "data.dev=", "data.validation_split=0"], "set data.dev"),
     ],
 )
 def test_finetuning_rejects_invalid_options(bert, tmp_path, settings, message):

@@ -29,7 +29,7 @@ class Data(Config, frozen=True):
 
     train: Annotated[str, "training file"]
     dev: Annotated[
-        str | None, "dev file, for evaluation, early stopping and thresholds; default: a part of train is held out"
+        str | None, "dev file, for evaluation, early stopping and thresholds; default: held out"
     ] = None
     validation_split: Annotated[
         Probability, "without dev: fraction of the training examples that is held out, 2,000 at most; 0: none"

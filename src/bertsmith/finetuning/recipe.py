@@ -21,10 +21,10 @@ class FinetuneTrain(TrainConfig, frozen=True):
     """`train.*` with the defaults of fine-tuning, layer-wise learning rate decay and gradual unfreezing."""
 
     batch_tokens: Annotated[
-        PosInt | None, "tokens per micro-batch; default: 32 examples of mean length, down to 16 for small sets"
+        PosInt | None, "tokens per micro-batch; default: 16 to 32 examples of mean length"
     ] = None  # type: ignore[assignment]  # set by finetuning.defaults
     learning_rate: Annotated[
-        PosFloat | None, "peak learning rate; default: that of the model's card, or 5e-5 * 768 / hidden_size"
+        PosFloat | None, "peak learning rate; default: by the model's card or hidden size"
     ] = None  # type: ignore[assignment]  # set by finetuning.defaults
     early_stopping_patience: Annotated[
         NonNegInt | None,
@@ -58,7 +58,7 @@ class FinetuneRecipe(Config, frozen=True):
     decoder: Annotated[
         DecoderConfig | None, "task=generate: transformer (initialized from the encoder) or rnn; default: UniLM"
     ] = None
-    max_length: Annotated[MaxLength | None, "maximum sequence length, in tokens; default: all positions of the model"] = None
+    max_length: Annotated[MaxLength | None, "maximum sequence length, in tokens; default: the model's"] = None
     train: Annotated[
         FinetuneTrain, "training settings: duration (default: 3 to 10 epochs by size), batch size, optimizer ..."
     ] = FinetuneTrain()
@@ -82,7 +82,7 @@ class FinetuneRecipe(Config, frozen=True):
     ] = None
     random_init: Annotated[bool, "start from random weights instead of the pre-trained ones (control)"] = False
     seed: Annotated[int, "random seed of new weights, data order and dropout"] = 0
-    seeds: Annotated[tuple[int, ...], "several seeds, one run each: mean and standard deviation; the best model is kept"] = ()
+    seeds: Annotated[tuple[int, ...], "several seeds, one run each: mean and deviation; the best model is kept"] = ()
 
 
 def check_recipe(recipe: FinetuneRecipe) -> None:
