@@ -7,6 +7,7 @@ import hypothesis
 import pytest
 
 from bertsmith.console import log_to_stderr
+from tests.support.cli import SMALL, run_cli
 from tests.support.corpora import prepare_test_corpus
 from tests.support.texts import VOCAB, make_chinese_text, make_english_text
 
@@ -69,3 +70,14 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, vocabulary: Path) -> Pa
     config = from_dict(ModelConfig, {"encoder": TINY_ENCODER, "vocab_size": len(tokenizer), "heads": {}})
     checkpoint.save(folder, build_model(config, 0), tokenizer, {}, {"stage": "pretrain"})
     return folder
+
+
+@pytest.fixture(scope="session")
+def bert(corpus, tmp_path_factory):
+    """A barely pretrained model, for tasks that are easy."""
+    out = tmp_path_factory.mktemp("bert") / "bert"
+    words = [word for word in SMALL if "max_position_embeddings" not in word]
+    run_cli(
+        "pretrain", f"corpus={corpus}", f"out={out}", *words, "model.initializer_range=0.1", "model.norm=pre", "train.steps=5"
+    )
+    return out

@@ -102,8 +102,7 @@ STAGE_HELP = {
         ("model", "out", "format", "check", "header", "card"),
     ),
     "finetune": StageHelp(
-        "Fine-tune a pre-trained model on a task and evaluate it on the dev file. Without train.steps, train.epochs or "
-        "train.minutes the number of epochs depends on the size of the data.",
+        "Fine-tune a pre-trained model on a task; batch size, epochs and lengths suit the data by default.",
         (
             "bertsmith finetune task=classify model=mini-en data.train=train.tsv data.dev=dev.tsv out=out/mood",
             "bertsmith finetune task=tag model=out/bert data.train=train.conll task.crf=true out=out/names",

@@ -314,8 +314,7 @@ def finetune(
     seeds: Sequence[int] | int = (),
     quiet: bool = False,
 ) -> ModelResult:
-    """Fine-tune a pre-trained model on a task and evaluate it on the dev file. Without train.steps, train.epochs or
-    train.minutes the number of epochs depends on the size of the data.
+    """Fine-tune a pre-trained model on a task; batch size, epochs and lengths suit the data by default.
 
     Example:
         >>> run = bertsmith.finetune(task="classify", model="mini-en", data={"train": "train.tsv", "dev": "dev.tsv"}, out="out/mood")

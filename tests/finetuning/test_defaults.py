@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bertsmith.config import from_dict
 from bertsmith.finetuning.defaults import default_batch_size, default_epochs, resolve_train
 from bertsmith.finetuning.examples import split_validation
 from bertsmith.finetuning.recipe import FinetuneRecipe
@@ -26,7 +27,8 @@ def make_batches(count, length, task=None):
 
 
 def make_recipe(**settings):
-    return FinetuneRecipe(task=TextClassification(), model="m", data={"train": "t"}, out="o", **settings)
+    values = {"task": "classify", "model": "m", "data": {"train": "t"}, "out": "o", **settings}
+    return from_dict(FinetuneRecipe, values, "test")
 
 
 @pytest.mark.parametrize(
@@ -94,14 +96,14 @@ def test_seeds_share_the_held_out_examples(bert, tmp_path):
 
 @pytest.mark.parametrize("settings", [[], ["max_length=32"], ["long_text=window"]])
 def test_long_texts_are_read_whole_unless_a_length_is_set(bert, tmp_path, settings):
-    rows = [{"text": " ".join(random_words(np.random.default_rng(i), 90)), "label": WORDS[i % 2]} for i in range(40)]
+    rows = [{"text": " ".join(random_words(np.random.default_rng(i), 600)), "label": WORDS[i % 2]} for i in range(40)]
     train = write_jsonl(tmp_path / "train.jsonl", rows)
     argv = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", "train.steps=1", f"out={tmp_path / 'out'}"]
     run_cli(*argv, *settings)
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     expected = {"": "hierarchical", "max_length=32": "truncate", "long_text=window": "window"}
     assert config["task"]["long_text"] == expected["".join(settings)]
-    assert config["max_length"] == (32 if settings == ["max_length=32"] else 64)
+    assert config["max_length"] == (32 if settings == ["max_length=32"] else 512)
 
 
 def test_shipped_models_carry_a_learning_rate_for_fine_tuning(tmp_path):

@@ -100,7 +100,7 @@ def test_finetuning_without_settings_trains_and_says_how(bert, tmp_path):
     args = ["finetune", "task=classify", f"model={bert}", f"data.train={train}", f"out={tmp_path / 'out'}"]
     messages = run_cli(*args).stderr
     assert "6 of 60 rows" in messages and "set data.dev" in messages
-    assert "settings: max_length=64, long_text=truncate, train.learning_rate=0.0012, train.batch_tokens=" in messages
+    assert "settings: max_length=512, long_text=truncate, train.learning_rate=0.0012, train.batch_tokens=" in messages
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert card["result"]["settings"]["train.epochs"] == 20 and card["result"]["settings"]["train.early_stopping_patience"] == 10
 
@@ -115,4 +115,4 @@ def test_finetuning_rejects_bad_requests(bert, tmp_path):
     good = write_jsonl(tmp_path / "good.jsonl", [{"text": "the way", "label": "a"}, {"text": "the", "label": "b"}])
     assert "train.workers" in run_cli_error(*args, f"data.train={good}", f"out={tmp_path / 'ahead'}", "train.workers=2")
     assert "was not fine-tuned" in run_cli_error("predict", f"model={bert}", "text=hello")
-    assert "text=... or data=FILE" in run_cli_error("predict", f"model={bert}")
+    assert "give a text or data=FILE" in run_cli_error("predict", f"model={bert}")

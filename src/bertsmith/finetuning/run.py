@@ -126,7 +126,6 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     train_batches = build_batches(train_examples, MAX_MICRO_BATCH_TOKENS)
     train = resolve_train(recipe, base.model.config.encoder, base.card, train_batches, bool(dev_examples))
     settings = list_settings(train, task, finetuning.predictor.max_length)
-    run.console.info(describe_settings(settings))
     batch_tokens = cast(int, train.batch_tokens)
     train_batches = replace(train_batches, batch_tokens=batch_tokens, cache={})
     config = train.resolve_epochs(train_batches.batches_per_epoch)
@@ -134,6 +133,7 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     dev_batches = partial(_list_batches, build_batches(dev_examples, batch_tokens)) if dev_examples else None
     dev = Validation({"dev": dev_batches}, finetuning.score) if dev_batches else None
     trainer = Trainer(setup, _wrap_objective(recipe, finetuning.objective), run, recipe.seed, validation=dev)
+    run.console.info(describe_settings(settings))
     summary = trainer.fit(train_batches)
     scores = finetuning.finish()
     result = _build_result(summary, finetuning, scores) | {"settings": settings}
