@@ -7,14 +7,15 @@ import hypothesis
 import pytest
 
 from bertsmith.console import log_to_stderr
-from tests.support.cli import SMALL, run_cli
-from tests.support.corpora import prepare_test_corpus
-from tests.support.texts import VOCAB, make_chinese_text, make_english_text
+
+pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in ("cli", "html", "models")))
+
+from tests.support.cli import SMALL, run_cli  # noqa: E402
+from tests.support.corpora import prepare_test_corpus  # noqa: E402
+from tests.support.texts import VOCAB, make_chinese_text, make_english_text  # noqa: E402
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # tests run in parallel, and their tensors are small
-
-pytest.register_assert_rewrite(*(f"tests.support.{name}" for name in ("cli", "html", "models")))
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)  # failures are reproducible
 hypothesis.settings.load_profile("repeatable")

@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "planning": "errors config console corpus model objectives train runs",
     "diagnostics": "errors config artifacts rng tensors tokenization corpus model objectives runs reports",
     "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs",
-    "finetuning": "rng", "errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
+    "finetuning": "rng errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
     "train runs inference evaluation",
     "racing": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
     "reports evaluation inference word_vectors pretraining finetuning",

@@ -28,9 +28,7 @@ class Data(Config, frozen=True):
     """Files of labelled examples."""
 
     train: Annotated[str, "training file"]
-    dev: Annotated[
-        str | None, "dev file, for evaluation, early stopping and thresholds; default: held out"
-    ] = None
+    dev: Annotated[str | None, "dev file, for evaluation, early stopping and thresholds; default: held out"] = None
     validation_split: Annotated[
         Probability, "without dev: fraction of the training examples that is held out, 2,000 at most; 0: none"
     ] = 0.1

@@ -3,6 +3,8 @@
 from operator import attrgetter
 from typing import Annotated, Literal
 
+import msgspec
+
 from .. import runs
 from ..config import Config, MaxLength, NonNegFloat, NonNegInt, PosFloat, PosInt, Probability
 from ..errors import UserError
@@ -20,12 +22,8 @@ from .examples import Data, with_labels_of_file
 class FinetuneTrain(TrainConfig, frozen=True):
     """`train.*` with the defaults of fine-tuning, layer-wise learning rate decay and gradual unfreezing."""
 
-    batch_tokens: Annotated[
-        PosInt | None, "tokens per micro-batch; default: 16 to 32 examples of mean length"
-    ] = None  # type: ignore[assignment]  # set by finetuning.defaults
-    learning_rate: Annotated[
-        PosFloat | None, "peak learning rate; default: by the model's card or hidden size"
-    ] = None  # type: ignore[assignment]  # set by finetuning.defaults
+    batch_tokens: Annotated[PosInt | None, "tokens per micro-batch; default: 16 to 32 examples of mean length"] = None  # type: ignore[assignment]  # set by finetuning.defaults
+    learning_rate: Annotated[PosFloat | None, "peak learning rate; default: by the model's card or hidden size"] = None  # type: ignore[assignment]  # set by finetuning.defaults
     early_stopping_patience: Annotated[
         NonNegInt | None,
         "stop after this many evaluations without improvement, keep the best weights; 0: never; default: half of the epochs, "

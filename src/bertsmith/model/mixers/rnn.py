@@ -114,7 +114,8 @@ class RnnMixer(Mixer):
 def lstm_forward(lstm: nn.Module, data: Tensor, steps: PackedSteps, clip: float | None) -> Tensor:
     """nn.LSTM with its own weights, step by step, with optional clipping of the cell state and of the projection (ELMo).
 
-    data: (tokens, input_size) in time-step order. Returns (tokens, output_size). One call per step: on a GPU slower than cuDNN's one call for all.
+    data: (tokens, input_size) in time-step order. Returns (tokens, output_size). One call per
+    step: on a GPU slower than cuDNN's one call for all.
     """
     assert isinstance(lstm, nn.LSTM)
     num_sequences, batch_sizes, limit = len(steps.sorted_indices), steps.batch_sizes, float("inf") if clip is None else clip
