@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 INSTALL = $(BIN)/python $(PIP_INSTALL) -c constraints.txt
 
-.PHONY: quickstart test test-docs test-slow test-gpu test-torch-2.11 dist-check lint schema bench clean
+.PHONY: quickstart test test-docs test-attacks test-slow test-gpu test-torch-2.11 dist-check lint schema bench clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
@@ -16,6 +16,10 @@ test: $(VENV)/.test
 # Every command of README and docs/, in order, with short trainings.
 test-docs: $(VENV)/.test
 	$(BIN)/python -m pytest -m docs tests/docs
+
+# Hostile input, damage, deaths, signals and starved resources: thousands of commands, counted in one table.
+test-attacks: $(VENV)/.test
+	$(BIN)/python -m tests.attacks
 
 test-slow: $(VENV)/.test $(VENV)/.weights
 	$(BIN)/python -m pytest -m slow

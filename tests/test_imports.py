@@ -271,10 +271,11 @@ def test_imports_between_test_files_are_found(source):
 
 
 def test_imports_of_tests_are_from_support_only():
-    """What test files share is in tests/support, fixtures are in conftest.py; golden.py is a program with a test of its own."""
+    """What test files share is in tests/support, fixtures are in conftest.py; golden.py and attacks are programs with tests."""
     folder = Path(__file__).parent
     assert len(list(folder.rglob("test_*.py"))) > 150
     for path in folder.rglob("*.py"):
-        shared = ("tests.support.", "tests.golden") if path.name == "test_golden.py" else ("tests.support.",)
+        program = "tests.golden" if path.name == "test_golden.py" else "tests.attacks" if path.parent.name == "attacks" else None
+        shared = ("tests.support.", program) if program else ("tests.support.",)
         others = [name for name in find_test_imports(path.read_text(encoding="utf-8")) if not name.startswith(shared)]
         assert not others, f"{path.relative_to(folder)} imports {', '.join(others)}; move what it shares to tests/support"

@@ -1,0 +1,176 @@
+"""One attack: a command in a forked child or in a process of its own, what it printed, and what it left behind.
+
+A forked child has the package imported already, so that a case takes milliseconds. It is limited in memory and time. A case
+fails on a traceback, a time limit (a hang), an error without a line that says what happened, memory above its limit, or a
+change of a file that it must not change.
+"""
+
+import contextlib
+import hashlib
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CRASHED = 70  # exit status of a child whose command raised
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did."""
+
+    status: int  # exit status; negative: killed by that signal
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool
+    peak_memory: int  # bytes above what the child started with
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command and what it may do.
+
+    statuses: exit statuses that are right; 0 done, 2 one-line error, 130 interrupted.
+    protected: files and folders that must not change.
+    patch: called in the child before the command, to break something there (an operation that dies, a full disk).
+    check: looks at the outcome and at what was left behind; returns problems.
+    as_process: run `python -m bertsmith` in a new process instead of a fork.
+    """
+
+    name: str
+    args: Sequence[str]
+    cwd: Path
+    statuses: frozenset[int] = frozenset({0, 2})
+    protected: tuple[Path, ...] = ()
+    stdin: bytes = b""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timeout: float = 20.0
+    max_memory: int = 1500 * MEGABYTE
+    patch: Callable[[], None] | None = None
+    check: Callable[[Outcome], list[str]] | None = None
+    as_process: bool = False
+
+
+def run_case(case: Case) -> tuple[Outcome, list[str]]:
+    """The outcome of a case and its problems; none: it held."""
+    before = {path: digest_tree(path) for path in case.protected}
+    outcome = run_command(case)
+    problems = list(find_problems(case, outcome))
+    problems += [f"changed: {path}" for path, digest in before.items() if digest_tree(path) != digest]
+    return outcome, problems + (case.check(outcome) if case.check else [])
+
+
+def find_problems(case: Case, outcome: Outcome) -> Iterator[str]:
+    if outcome.timed_out:
+        yield f"hang: no end after {case.timeout:g} s"
+        return
+    if "Traceback (most recent call last)" in outcome.stderr or outcome.status == CRASHED:
+        yield "traceback: " + (outcome.stderr.strip().splitlines() or ["?"])[-1][:300]
+    elif outcome.status not in case.statuses:
+        yield f"exit status {outcome.status}: {outcome.stderr.strip()[-300:]}"
+    elif outcome.status == 2 and not any(line.startswith("error: ") and len(line) > 12 for line in outcome.stderr.splitlines()):
+        yield f"no error line: {outcome.stderr[-300:]!r}"
+    if any(ord(char) < 32 and char not in "\n\t\r" for char in outcome.stdout + outcome.stderr):
+        yield "control characters in the output"
+    if outcome.peak_memory > case.max_memory:
+        yield f"memory: {outcome.peak_memory / MEGABYTE:.0f} MB"
+
+
+def run_command(case: Case) -> Outcome:
+    """Run the command of a case in a child process group, which is killed at the time limit."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as stdin:
+        stdin.write(case.stdin)
+        stdin.seek(0)
+        start, base_memory = time.monotonic(), resident_memory()
+        pid = os.fork()
+        if pid == 0:
+            _run_child(case, out.fileno(), err.fileno(), stdin.fileno())
+        status, timed_out, usage = _wait(pid, start + case.timeout)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read(4 * MEGABYTE).decode("utf-8", "replace"))
+        base = 0 if case.as_process else base_memory
+        return Outcome(status, *texts, time.monotonic() - start, timed_out, max(0, usage.ru_maxrss * 1024 - base))
+
+
+def _wait(pid: int, deadline: float) -> tuple[int, bool, resource.struct_rusage]:
+    timed_out = False
+    while True:
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+        if done:
+            with contextlib.suppress(ProcessLookupError):  # what it left running in its process group
+                os.killpg(pid, signal.SIGKILL)
+            return os.waitstatus_to_exitcode(status), timed_out, usage
+        if time.monotonic() > deadline and not timed_out:
+            timed_out = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _run_child(case: Case, out: int, err: int, stdin: int) -> None:
+    """Never returns."""
+    status = CRASHED
+    try:
+        os.setpgid(0, 0)
+        for source, target in ((stdin, 0), (out, 1), (err, 2)):
+            os.dup2(source, target)
+        os.chdir(case.cwd)
+        os.environ.update(case.environment)
+        if case.as_process:
+            os.execv(sys.executable, [sys.executable, "-m", "bertsmith", *case.args])
+        limit = virtual_memory() + case.max_memory + 512 * MEGABYTE
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115
+            for number, mode, errors in ((0, "r", "surrogateescape"), (1, "w", "strict"), (2, "w", "backslashreplace"))
+        )
+        from bertsmith.cli import main
+
+        if case.patch:
+            case.patch()
+        status = main(list(case.args))
+        sys.stdout.flush()
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        status = CRASHED
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(status & 255)
+
+
+def resident_memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def virtual_memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def digest_tree(path: Path) -> str:
+    """Hash of names, kinds, link targets and contents of a file or folder; "absent" if there is none."""
+    if not os.path.lexists(path):
+        return "absent"
+    digest = hashlib.sha256()
+    for item in sorted([path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]):
+        digest.update(f"{item.relative_to(path)}|".encode("utf-8", "surrogateescape"))
+        if item.is_symlink():
+            digest.update(b"link " + os.fsencode(os.readlink(item)))
+        elif item.is_file():
+            digest.update(b"file " + item.read_bytes())
+        else:
+            digest.update(b"other")
+    return digest.hexdigest()
