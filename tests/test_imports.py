@@ -275,7 +275,7 @@ def test_imports_of_tests_are_from_support_only():
     folder = Path(__file__).parent
     assert len(list(folder.rglob("test_*.py"))) > 150
     for path in folder.rglob("*.py"):
-        program = "tests.golden" if path.name == "test_golden.py" else "tests.attacks" if path.parent.name == "attacks" else None
-        shared = ("tests.support.", program) if program else ("tests.support.",)
+        programs = {"test_golden.py": "tests.golden", "attacks": "tests.attacks"}
+        shared = ("tests.support.", *(programs[name] for name in (path.name, path.parent.name) if name in programs))
         others = [name for name in find_test_imports(path.read_text(encoding="utf-8")) if not name.startswith(shared)]
         assert not others, f"{path.relative_to(folder)} imports {', '.join(others)}; move what it shares to tests/support"

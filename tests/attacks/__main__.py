@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from .artifacts import build_artifacts
-from .harness import run_case
+from tests.attacks.artifacts import build_artifacts
+from tests.attacks.harness import run_case
 
 FAMILIES = ("keys", "texts", "places", "links", "damage", "folders", "deaths", "signals", "workers", "resources", "escapes")
 SHOWN = 12  # problems printed for each family
