@@ -47,6 +47,7 @@ class Stream:
     WORD2VEC_WINDOWS = "neighbours"  # subsampling and window sizes
     WORD2VEC_NEGATIVES = "noise"
     GENERATION = "writing"  # sampled tokens
+    GENERATION_CHUNK = "chunks of a file to continue"  # seed of each chunk of rows after the first
     BOOTSTRAP = "bootstrap"
     PSEUDO_PERPLEXITY = "alone"  # which sentences are scored
     SHUFFLED_WORDS = "stirred"  # diagnostics: words in another order

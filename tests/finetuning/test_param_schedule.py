@@ -6,7 +6,7 @@ import typing
 import pytest
 import torch
 
-from bertsmith.finetuning.setup import build_param_schedule
+from bertsmith.finetuning.setup import build_param_schedule, freeze
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads import PooledHeadConfig
 from bertsmith.model.mixers import MixerConfig
@@ -78,3 +78,16 @@ def test_gradual_unfreezing_starts_with_the_top_layer():
         for prefix in ("heads.", *(f"encoder.stack.layers.{layer}." for layer in (2, 1, 0)), "encoder.word_embeddings")
     ]
     assert unfreeze_at == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8])
+
+
+def test_freeze_all_trains_the_head_alone():
+    model = small_model(pooler_act="tanh")
+    freeze(model, "all")
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    assert trained == {name for name, _ in model.named_parameters() if name.startswith("heads.")} != set()
+
+
+def test_freezing_every_layer_by_number_still_trains_the_pooler():
+    model = small_model(pooler_act="tanh")
+    freeze(model, NUM_LAYERS)
+    assert model.encoder.pooler.weight.requires_grad and not model.encoder.word_embeddings.weight.requires_grad

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import bertsmith
+from bertsmith.commands import predict
 from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
 from tests.support.cli import run_cli, run_cli_json
 from tests.support.corpora import prepare_test_corpus
+from tests.support.rows import write_jsonl
 from tests.support.texts import WORDS
 
 SMALL = """
@@ -62,7 +64,21 @@ def test_gpt_predict_command_matches_python(gpt_model, tmp_path):
     file.write_text("\n".join([prompt, WORDS[3], prompt]) + "\n", encoding="utf-8")
     run_cli_json("predict", f"model={gpt_model}", f"data={file}", f"out={tmp_path / 'said.jsonl'}", *keys)
     rows = [json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines()]
-    assert rows[0]["token_ids"] == rows[2]["token_ids"] == sampled["token_ids"] and len(rows) == 3
+    assert rows[0]["token_ids"] == sampled["token_ids"] != rows[2]["token_ids"] and len(rows) == 3  # the copy: another sample
+
+
+def test_gpt_samples_each_copy_of_a_prompt_anew_whatever_the_batches(gpt_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict, "CHUNK_SIZE", 3)
+    texts = [WORDS[3], WORDS[5], WORDS[3], WORDS[3], WORDS[5], WORDS[3], WORDS[3]]
+    file = write_jsonl(tmp_path / "prompts.jsonl", [{"text": text} for text in texts])
+    answers = []
+    for batch_tokens in (8, 512):
+        out = tmp_path / f"{batch_tokens}.jsonl"
+        run_cli_json("predict", f"model={gpt_model}", f"data={file}", f"out={out}", f"batch_tokens={batch_tokens}",
+                     "generate=sample", "generate.temperature=2", "generate.max_new_tokens=12")  # fmt: skip
+        answers.append([json.loads(line)["generated_text"] for line in out.read_text().splitlines()])
+    assert answers[0] == answers[1]
+    assert len({answers[0][i] for i, text in enumerate(texts) if text == WORDS[3]}) == 5
 
 
 def test_gpt_likelihood_matches_chain_rule(gpt_model):

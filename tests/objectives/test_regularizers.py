@@ -14,7 +14,7 @@ from bertsmith.model.packing import Layout
 from bertsmith.objectives.regularizers import AdversarialConfig, AdversarialObjective, RDrop
 from bertsmith.objectives.supervised import Supervised
 from bertsmith.tasks import MultipleChoice, QuestionAnswering, TextClassification, TextRegression, TokenClassification
-from bertsmith.train.objective import Batch
+from bertsmith.train.objective import Batch, Loss
 from tests.support.models import SMALL_ENCODER
 
 OBJECTIVE = Supervised(TextClassification(labels=("a", "b")))
@@ -48,6 +48,29 @@ def test_fgm_perturbs_along_normalized_gradient():
     )
     assert_close(loss, expected)
     assert loss > 2 * perturbed_loss(model, zero)  # the perturbed batch has a higher loss than the clean one
+
+
+class TinyLoss:
+    """A loss whose gradient with respect to the perturbation is `scale`, on a path through `dtype`."""
+
+    def __init__(self, scale, dtype):
+        self.scale, self.dtype, self.deltas = scale, dtype, []
+
+    def compute_loss(self, model, batch, recurrent_state=()):
+        self.deltas.append(batch.inputs.embedding_delta.detach())
+        return Loss({"task": (batch.inputs.embedding_delta.to(self.dtype) * 1.0).float().sum() * self.scale}, {})
+
+
+@pytest.mark.parametrize(
+    ("scale", "dtype"), [(1e-8, torch.float16), (1.0, torch.float16), (3e4, torch.float16), (1e-30, torch.float32)]
+)
+def test_fgm_perturbs_by_its_step_size_however_small_the_gradient(scale, dtype):
+    objective = TinyLoss(scale, dtype)
+    with torch.autocast("cpu", dtype, enabled=dtype == torch.float16):
+        AdversarialObjective(objective, AdversarialConfig(epsilon=0.5, step_size=0.5)).compute_loss(build_test_model(), BATCH)
+    clean, perturbed = objective.deltas
+    assert not clean.any()
+    assert_close(perturbed, torch.cat([torch.full((n, 16), 0.5 / (16 * n) ** 0.5) for n in (5, 7)]))
 
 
 def test_pgd_increases_loss_within_epsilon():

@@ -12,7 +12,7 @@ from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
-from bertsmith.objectives import NextSentenceMLM
+from bertsmith.objectives import NextSentenceMLM, ReplacedTokenDetection
 from bertsmith.train.optim import Muon, build_param_groups, load_optimizer_state, newton_schulz, optimizer_state_by_name
 
 LEARNING_RATE, WEIGHT_DECAY, LR_MULTIPLIER, STEPS = 2e-3, 0.1, 10.0, 5
@@ -280,3 +280,14 @@ def test_muon_lr_multiplier_scales_learning_rate():
         results.append(list(matrices.parameters()))
     for weight, expected in zip(*results, strict=True):
         torch.testing.assert_close(weight, expected)
+
+
+def test_muon_trains_the_blocks_of_an_electra_generator_but_not_its_head():
+    encoder = EncoderConfig(num_hidden_layers=1, hidden_size=16, mixer=Attention(num_attention_heads=4), embedding_size=16,
+                            feedforward=FeedForwardConfig(intermediate_size=24))  # fmt: skip
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=50, heads=ReplacedTokenDetection().heads()), 0)
+    names = {param: name for name, param in model.named_parameters()}
+    by_muon = {names[param] for group in build_param_groups(model, 0.1) if group["matrices"] for param in group["params"]}
+    blocks = {name for name, param in model.named_parameters() if ".stack.layers." in name and param.ndim == 2}
+    in_generator = {name for name in by_muon if name.startswith("heads.")}
+    assert blocks <= by_muon and in_generator == {name for name in blocks if name.startswith("heads.")} != set()

@@ -20,7 +20,8 @@ from ..inference import output_files
 from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
 from ..inference.text_generation import is_causal_lm
-from ..model.generation.search import GenerationConfig, Greedy
+from ..model.generation.search import GenerationConfig, Greedy, Sample
+from ..rng import Stream, random_bits
 from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
 from ..tasks.requests import answer_row, error_without_hint, read_requests, read_texts
 from ..tasks.table_rows import BadRow
@@ -195,11 +196,21 @@ def _set_generation_config(recipe: Recipe, predictor: Predictor) -> None:
         predictor.generation_config = recipe.generate
 
 
+def _generation_config_of(recipe: Recipe, chunk: RowChunk) -> GenerationConfig:
+    """Decoding of a chunk of rows: its own seed for sampling, so that copies of a text in other chunks get other samples."""
+    config = recipe.generate
+    if not isinstance(config, Sample) or not chunk.number:
+        return config
+    return msgspec.structs.replace(config, seed=int(random_bits(config.seed, Stream.GENERATION_CHUNK, chunk.number)))
+
+
 def _task_row_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
     _set_generation_config(recipe, predictor)
     task = predictor.require_task()
 
     def answer(chunk: RowChunk) -> list[Any]:
+        if predictor.generation_config is not None:
+            predictor.generation_config = _generation_config_of(recipe, chunk)
         predictions = predictor.predict_examples(chunk.rows, recipe.batch_tokens, chunk.before, chunk.after)
         return [answer_row(task, *pair, recipe.top_k) for pair in zip(predictions, chunk.rows, strict=True)]
 
@@ -207,10 +218,12 @@ def _task_row_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
 
 
 def _lm_row_fn(recipe: Recipe, predictor: Predictor) -> AnswerFn:
-    answer_texts, list_key = _lm_answer_fn(recipe, predictor), "candidates" if recipe.candidates else "predictions"
+    list_key = "candidates" if recipe.candidates else "predictions"
+    _lm_answer_fn(recipe, predictor)  # raises its errors before the file is read
 
     def answer(chunk: RowChunk) -> list[Any]:
-        answers = answer_texts([row.text for row in chunk.rows])
+        chunk_recipe = msgspec.structs.replace(recipe, generate=_generation_config_of(recipe, chunk))
+        answers = _lm_answer_fn(chunk_recipe, predictor)([row.text for row in chunk.rows])
         rows = zip(chunk.rows, answers, strict=True)
         return [row.key() | (result if isinstance(result, dict) else {list_key: result}) for row, result in rows]
 

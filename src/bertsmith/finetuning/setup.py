@@ -49,7 +49,10 @@ def layer_depth(name: str, num_layers: int) -> int:
 
 
 def freeze(model: Model, layers: int | Literal["embeddings", "all"]) -> None:
-    """Freeze the embeddings and the lowest `layers` blocks; frozen modules stay in eval mode, so without dropout."""
+    """Freeze the embeddings and the lowest `layers` blocks, or with "all" the whole encoder, its pooler included.
+
+    Frozen modules stay in eval mode, so without dropout.
+    """
     stack, encoder = model.encoder.stack, model.encoder
     num_blocks = len(stack.layers)
     num_frozen = num_blocks if layers == "all" else 0 if layers == "embeddings" else layers
@@ -61,7 +64,7 @@ def freeze(model: Model, layers: int | Literal["embeddings", "all"]) -> None:
         if layer_depth(name, num_blocks) <= num_frozen:
             weight.requires_grad_(False)
     if layers == "all":
-        stack.final_norm.requires_grad_(False)
+        encoder.requires_grad_(False)
     model.always_eval = (encoder.drop, *list(stack.layers)[:num_frozen])
 
 

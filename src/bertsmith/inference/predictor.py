@@ -262,7 +262,8 @@ class Predictor:
         `{"generated_text": " and so on", "token_ids": [...], "log_prob": -12.3, "finish_reason": "length"}`: the continuation
         without the text itself, its log-probability, and "eos_token" where the model ended it or "length" where the limit did.
         `kind` is greedy, sample or beam, and `search` its settings: `generate("Once", kind="sample", top_p=0.9,
-        max_new_tokens=50)`. The result for a text does not depend on the other texts of the call.
+        max_new_tokens=50)`. The result for a text does not depend on the other texts of the call; sampling gives each copy of
+        a text another result, so `generate(["Once"] * 5, kind="sample")` are five samples.
         """
         text_list, is_single = as_text_list(texts)
         config: GenerationConfig = from_dict(GenerationConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import torch
 
 from ..errors import UserError
 from ..model.generation.incremental import IncrementalDecoder, build_incremental_decoder, build_seq2seq_decoder
-from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, generate
+from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, generate, number_copies
 from ..model.heads import LM_HEAD
 from ..model.linear import use_small_linear
 from ..model.model import Model
@@ -28,6 +28,7 @@ def generate_targets(
     Sources of similar length share a batch.
     """
     model, outputs, search = runtime.model, dict[int, Ints](), search or build_search_config(task)
+    copy_numbers = number_copies(source_ids)
     max_positions = model.config.encoder.max_position_embeddings
     for batch in runtime.batch_by_length(np.array([len(sequence) for sequence in source_ids], np.int64), batch_tokens):
         sources = [source_ids[i] for i in batch]
@@ -39,6 +40,7 @@ def generate_targets(
                 search,
                 tokenizer.sep_token_id,
                 max_lengths,
+                [copy_numbers[i] for i in batch],
             )
         outputs |= {int(i): np.array(sequence.tokens, np.int64) for i, sequence in zip(batch, sequences, strict=True)}
     return [outputs[index] for index in range(len(source_ids))]
@@ -84,12 +86,13 @@ class CausalGenerator:
             [len(prompt) + new_tokens for prompt, new_tokens in zip(prompts, max_new_tokens, strict=True)], np.int64
         )
         outputs: dict[int, GeneratedSequence] = {}
+        copy_numbers = number_copies(prompts)
         # outside inference mode: it re-lays weights, which may be trained later
         decoder = self._build_decoder(search.max_new_tokens)
         for batch in self.runtime.batch_by_length(lengths, batch_tokens):
             with self.runtime.inference_context():
                 sequences = generate(decoder, [prompts[i] for i in batch], search, self.tokenizer.sep_token_id,
-                               [max_new_tokens[i] for i in batch])  # fmt: skip
+                               [max_new_tokens[i] for i in batch], [copy_numbers[i] for i in batch])  # fmt: skip
             outputs |= dict(zip(batch.tolist(), sequences, strict=True))
         return [self._format_output(prompt, outputs[index]) for index, prompt in enumerate(prompts)]
 

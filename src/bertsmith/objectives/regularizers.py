@@ -20,6 +20,8 @@ from ..train.objective import Batch, Loss, Objective
 from .base import Ints
 from .supervised import ExampleBatches, Supervised
 
+FP16_LOSS_SCALES = tuple(2.0**exponent for exponent in range(16, -1, -4))  # from the first scale of torch's GradScaler
+
 
 class AdversarialConfig(Config, frozen=True):
     """One step along the gradient (FGM, Miyato et al. 2017), or several, projected onto a ball (PGD, Madry et al. 2018)."""
@@ -60,8 +62,8 @@ class AdversarialObjective:
         """
         perturbation = perturbation.requires_grad_()
         loss = self.base_objective.compute_loss(model, _perturb(batch, perturbation), recurrent_state)
-        mean_loss = torch.stack([part / max(1, batch.target_counts[name]) for name, part in loss.parts.items()]).sum()
-        (grad,) = torch.autograd.grad(mean_loss, perturbation, retain_graph=True)
+        mean_loss = torch.stack([part.float() / max(1, batch.target_counts[name]) for name, part in loss.parts.items()]).sum()
+        grad = _scaled_grad(mean_loss, perturbation)
         layout, a = batch.inputs.layout, self.config
         ascended = perturbation.detach() + a.step_size * grad / _sequence_norms(grad, layout)
         return loss, ascended * (a.epsilon / _sequence_norms(ascended, layout)).clamp(max=1.0)
@@ -69,6 +71,22 @@ class AdversarialObjective:
 
 def _perturb(batch: Batch[Inputs], perturbation: Tensor) -> Batch[Inputs]:
     return replace(batch, inputs=replace(batch.inputs, embedding_delta=perturbation))
+
+
+def _scaled_grad(loss: Tensor, x: Tensor) -> Tensor:
+    """The gradient with respect to x (float32) times some power of two, which leaves its direction as it is.
+
+    Under fp16 autocast the loss is scaled, lest the gradient underflow on its way, as much as it goes without an overflow; the
+    result is brought near 1, lest its square underflow.
+    """
+    device = x.device.type
+    is_fp16 = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16
+    for scale in FP16_LOSS_SCALES if is_fp16 else (1.0,):
+        (grad,) = torch.autograd.grad(loss * scale, x, retain_graph=True)
+        if not is_fp16 or bool(grad.isfinite().all()):
+            break
+    exponent = torch.frexp(grad.abs().amax()).exponent.clamp(-100, 100)
+    return torch.ldexp(grad, -exponent)
 
 
 def _sequence_norms(x: Tensor, layout: Layout) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, tee
+from itertools import count, islice, tee
 from typing import Any, NamedTuple
 
 from ..tokenization.tokenizer import Tokenizer
@@ -18,6 +18,7 @@ class RowChunk(NamedTuple):
     rows: Sequence[Any]
     before: Sequence[Sentence] = ()
     after: Sequence[Sentence] = ()
+    number: int = 0  # of the chunk in the file
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,13 @@ def chunk_rows(rows: Iterator[Any], chunk_size: int, context: DocumentContext | 
     Besides a chunk, only its context rows (and invalid rows between them) are in memory.
     """
     before: list[Sentence] = []
-    while chunk := list(islice(rows, chunk_size)):
+    for number in count():
+        if not (chunk := list(islice(rows, chunk_size))):
+            return
         if context is None:
-            yield RowChunk(chunk)
+            yield RowChunk(chunk, number=number)
             continue
         valid = [*before, *(row for row in chunk if not isinstance(row, BadRow))]
         rows, lookahead = tee(rows)
-        yield RowChunk(chunk, before, context.context_rows(valid[-1], lookahead) if valid else [])
+        yield RowChunk(chunk, before, context.context_rows(valid[-1], lookahead) if valid else [], number)
         before = context.context_rows(valid[-1], reversed(valid))[::-1] if valid else []

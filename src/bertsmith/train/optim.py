@@ -80,14 +80,15 @@ def build_param_groups(
     """Groups of the trainable parameters that share a ParamSchedule, weight decay and kind.
 
     Weight decay applies to matrices only, not to biases, norms and other vectors. Keys besides torch's: `vectors` (biases,
-    norms), `matrices` (linear layers outside heads, for Muon), `num_parts` (of each parameter, the number of matrices that it
+    norms), `matrices` (linear layers outside heads, for Muon; the blocks of an
+    ELECTRA generator count as no head), `num_parts` (of each parameter, the number of matrices that it
     stacks along dim 0: `num_parts` of its layer), `lr_scale`, `unfreeze_at`. Frozen parameters are in no group.
     """
     groups: dict[tuple[ParamSchedule, bool, bool], list[nn.Parameter]] = {}
     linear_layers = {module.weight: module for module in model.modules() if isinstance(module, nn.Linear)}
     for name, param in model.named_parameters():
         if param.requires_grad:
-            matrices = param in linear_layers and not name.startswith("heads.")
+            matrices = param in linear_layers and (not name.startswith("heads.") or ".stack." in name)
             groups.setdefault((param_schedule(name), param.ndim <= 1, matrices), []).append(param)
     if not groups:
         raise UserError("every weight of the model is frozen: there is nothing to train; freeze less")

@@ -262,12 +262,15 @@ def test_generation_repeats_no_ngram():
     assert ban_ngrams(torch.zeros(1, 2), [[0, 1]], 1)[0].isinf().tolist() == [False, False]  # nothing is banned if all would be
 
 
-def test_sampling_depends_on_prompt_and_seed_only():
-    model = build_small_model()
-    with torch.inference_mode():
-        a, b = generate(KVCacheDecoder(model, 20), [random_prompts()[0], random_prompts()[0]], Sample(max_new_tokens=20), None)
-        c = generate(KVCacheDecoder(model, 20), [random_prompts()[0]], Sample(max_new_tokens=20, seed=1), None)[0]
-    assert a.tokens == b.tokens != c.tokens
+@torch.inference_mode()
+def test_sampling_depends_on_seed_prompt_and_copy_only():
+    model, (first, second, *_), search = build_small_model(), random_prompts(), Sample(max_new_tokens=20)
+    alone = generate(KVCacheDecoder(model, 20), [first], search, None)[0]
+    copies = generate(KVCacheDecoder(model, 20), [first, second, first, first], search, None)
+    assert copies[0].tokens == alone.tokens and len({tuple(copies[i].tokens) for i in (0, 2, 3)}) == 3
+    alone_of_batch = generate(KVCacheDecoder(model, 20), [first], search, None, copy_numbers=[2])[0]
+    assert alone_of_batch.tokens == copies[3].tokens
+    assert generate(KVCacheDecoder(model, 20), [first], Sample(max_new_tokens=20, seed=1), None)[0].tokens != alone.tokens
 
 
 @torch.inference_mode()

@@ -4,7 +4,8 @@
 """
 
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -35,7 +36,8 @@ class Greedy(GenerationBase, frozen=True):
 
 
 class Sample(GenerationBase, frozen=True):
-    """Sampling with temperature, top-k and top-p; random numbers depend on the prompt and seed, not on the batch."""
+    """Sampling with temperature, top-k and top-p; random numbers depend on the seed, the prompt and the number of equal
+    prompts before it, not on the batch."""
 
     temperature: Annotated[PosFloat, "sampling temperature: logits are divided by it"] = 1.0
     top_k: Annotated[PosInt | None, "sample only from the k most probable tokens; none: all"] = None
@@ -74,9 +76,12 @@ class GeneratedSequence:
 
 def generate(
     decoder: IncrementalDecoder, prompts: Sequence[Ints], config: GenerationConfig, eos_token_id: int | None = None,
-    max_lengths: Sequence[int] | None = None,
+    max_lengths: Sequence[int] | None = None, copy_numbers: Sequence[int] | None = None,
 ) -> list[GeneratedSequence]:  # fmt: skip
-    """Generate a continuation of each prompt, up to `eos_token_id`, `config.max_new_tokens` or the prompt's `max_lengths`."""
+    """Generate a continuation of each prompt, up to `eos_token_id`, `config.max_new_tokens` or the prompt's `max_lengths`.
+
+    `copy_numbers`, from `number_copies` of all prompts, where these are a batch of them.
+    """
     max_new_tokens = [
         config.max_new_tokens if max_lengths is None else min(config.max_new_tokens, max_lengths[i])
         for i in range(len(prompts))
@@ -89,11 +94,23 @@ def generate(
             else GeneratedSequence([], 0.0, False)
             for ranked in hypotheses
         ]
-    sequences = [_Sequence(i, max_new_tokens[i]) for i in range(len(prompts))]
+    copy_numbers = number_copies(prompts) if copy_numbers is None else copy_numbers
+    sequences = [_Sequence(i, max_new_tokens[i], copy_numbers[i]) for i in range(len(prompts))]
     _generate_tokenwise(
         decoder, prompts, config, eos_token_id, [sequence for sequence in sequences if sequence.max_new_tokens > 0]
     )
     return [GeneratedSequence(sequence.tokens, sequence.log_prob, sequence.is_finished) for sequence in sequences]
+
+
+def number_copies(prompts: Iterable[Ints]) -> list[int]:
+    """How many equal prompts come before each prompt: with it, copies of a prompt are sampled independently of each other."""
+    seen = Counter[bytes]()
+    numbers = []
+    for prompt in prompts:
+        key = np.asarray(prompt, np.int64).tobytes()
+        numbers.append(seen[key])
+        seen[key] += 1
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -232,6 +249,7 @@ class _Sequence:
 
     prompt_index: int  # index of its prompt
     max_new_tokens: int
+    copy_number: int
 
     def __post_init__(self) -> None:
         self.tokens: list[int] = []
@@ -263,6 +281,7 @@ def _generate_tokenwise(
     uniforms = _draw_uniforms(
         config,
         [prompts[sequence.prompt_index] for sequence in sequences],
+        [sequence.copy_number for sequence in sequences],
         max(sequence.max_new_tokens for sequence in sequences),
         logits.device,
     )
@@ -292,14 +311,15 @@ def _generate_tokenwise(
         state, logits = decoder.decode_step(state, tokens)
 
 
-def _draw_uniforms(config: Greedy | Sample, prompts: Sequence[Ints], max_new_tokens: int, device: Any) -> Tensor:
-    """(prompts, max_new_tokens) float64 in [0, 1), keyed by the prompt's tokens, not by its position in the batch."""
+def _draw_uniforms(
+    config: Greedy | Sample, prompts: Sequence[Ints], copy_numbers: Sequence[int], max_new_tokens: int, device: Any
+) -> Tensor:
+    """(prompts, max_new_tokens) float64 in [0, 1), keyed by prompt and copy number, not by its row in the batch."""
     if isinstance(config, Greedy):
         return torch.zeros(len(prompts), max_new_tokens, dtype=torch.float64, device=device)
     keys = np.array([zlib.crc32(np.asarray(prompt, np.int64).tobytes()) for prompt in prompts])
-    return torch.from_numpy(uniform(random_bits(config.seed, Stream.GENERATION, keys[:, None], np.arange(max_new_tokens)))).to(
-        device
-    )
+    counters = (np.array(copy_numbers)[:, None] << 32) + np.arange(max_new_tokens)
+    return torch.from_numpy(uniform(random_bits(config.seed, Stream.GENERATION, keys[:, None], counters))).to(device)
 
 
 def _choose_tokens(logits: Tensor, config: Greedy | Sample, uniforms: Tensor) -> Tensor:

@@ -38,8 +38,9 @@ class _FusedLinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         grad_logits, hidden_states, weight = ctx.saved_tensors
-        grad_hidden = (grad_logits @ weight) * grad_loss.to(hidden_states.dtype)
-        grad_weight = grad_logits.T @ (hidden_states * grad_loss.to(hidden_states.dtype))
+        # in float32: rounded to bf16, grad_loss would change every gradient by up to 0.4 %
+        grad_hidden = ((grad_logits @ weight).float() * grad_loss).to(hidden_states.dtype)
+        grad_weight = grad_logits.T @ (hidden_states.float() * grad_loss).to(hidden_states.dtype)
         return grad_hidden, grad_weight, grad_logits.sum(0, dtype=torch.float32).mul(grad_loss).to(grad_logits.dtype), None
 
 
