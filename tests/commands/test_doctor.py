@@ -1,6 +1,7 @@
 """`bertsmith doctor FOLDER`: text output, JSON output, and exit codes."""
 
 import json
+import shutil
 
 import pytest
 
@@ -59,3 +60,14 @@ def test_doctor_missing_folder_exits_2(capsys, tmp_path):
 def test_doctor_takes_folder_from_recipe(capsys, tmp_path, corpus_folder):
     (tmp_path / "look.toml").write_text(f"folder = {json.dumps(str(corpus_folder))}\n")
     assert main(["doctor", str(tmp_path / "look.toml")]) == 0 and "healthy" in capsys.readouterr().err
+
+
+def test_doctor_uses_no_corpus_of_another_tokenizer_that_is_in_the_place_of_the_runs(tmp_path, corpus_folder, monkeypatch):
+    """The recipe of mini-zh has `corpus=corpus`, which in the user's working directory may be anything."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(corpus_folder, tmp_path / "corpus")
+    result = bertsmith.doctor(folder="mini-zh", quiet=True)
+    assert not [finding for finding in result["findings"] if "tokenizer" in finding["name"]]
+    assert any("the corpus of the run, corpus, is not here" in item for item in result["not_checked"])
+    given = bertsmith.doctor(folder="mini-zh", corpus="corpus", quiet=True)  # as the user says: then it is a finding
+    assert given["findings"][0]["name"] == "tokenizer: mismatch"

@@ -9,8 +9,9 @@ from torch.testing import assert_close
 
 import bertsmith
 from bertsmith.convert import parity
-from tests.support.cli import run_cli_error, run_cli_json
+from tests.support.cli import FAST, run_cli, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
+from tests.support.rows import write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,34 @@ def test_export_into_a_folder_with_other_files_is_refused(model, tmp_path):
     (tmp_path / "thesis.txt").write_text("text")
     assert "choose another out" in run_cli_error("export", f"model={model}", f"out={tmp_path}")
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["thesis.txt"]
+
+
+def finetune_small(folder, rows, *words):
+    data = write_jsonl(folder / "rows.jsonl", rows)
+    run_cli("finetune", "task=classify", f"data.train={data}", f"out={folder / 'm'}", "train.steps=1", *FAST, *words)
+    return folder / "m"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pooling=mean"], "cannot represent pooling = 'mean'"),
+        (["pooling=max"], "cannot represent pooling = 'max'"),
+        (["pooling=concat"], "cannot represent pooling = 'concat'"),
+        (["features.layers=mix"], "head `task` is of kind features, which transformers does not have"),
+    ],
+)
+def test_export_refuses_heads_that_transformers_has_not(tmp_path, words, message):
+    base = save_model(tmp_path / "base")
+    rows = [{"text": "the people", "label": "good"}, {"text": "the water", "label": "bad"}]
+    folder = finetune_small(tmp_path, rows, f"model={base}", *words)
+    error = run_cli_error("export", f"model={folder}", f"out={tmp_path / 'hf'}")
+    assert message in error and "format=int8" in error and not (tmp_path / "hf").exists()
+    assert run_cli_json("export", f"model={folder}", "format=int8", f"out={tmp_path / 'int8'}")["out"]
+
+
+def test_export_of_a_classifier_with_rope_and_segments_is_refused_in_one_line(tmp_path):
+    rows = [{"text": "a fine film", "label": "good"}, {"text": "a dull film", "label": "bad"}]
+    folder = finetune_small(tmp_path, rows, "model=mini-en")
+    error = run_cli_error("export", f"model={folder}", f"out={tmp_path / 'hf'}")
+    assert "mixer.rope_theta" in error and "format=int8" in error and not (tmp_path / "hf").exists()

@@ -60,7 +60,7 @@ def test_loss_at_unigram_entropy_is_a_problem(unordered_corpus, tmp_path):
     result = bertsmith.doctor(folder=str(tmp_path / "run"), quiet=True)
     assert [finding["name"] for finding in result["findings"]] == ["loss at the unigram baseline"]  # from the log alone
     assert "pseudo-log-likelihood loss of validation text" in result["findings"][0]["observation"]
-    assert "gone no longer exists" in result["not_checked"][0]
+    assert "the corpus of the run, gone, is not here" in result["not_checked"][0]
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])

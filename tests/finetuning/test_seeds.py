@@ -73,3 +73,17 @@ def test_seeds_are_checked_before_training(tmp_path, monkeypatch, seeds, environ
     with pytest.raises(UserError, match=message):
         run_seeds(recipe_of(tmp_path), Run(tmp_path), seeds, train_with_score({3: 0.1, 4: 0.2}, trained))
     assert not trained
+
+
+def test_scores_on_the_test_file_get_mean_and_deviation_over_seeds(tmp_path, capsys):
+    run = Run(tmp_path / "out", "identity", Console())
+    train = train_with_score({3: 0.2, 4: 0.9, 5: 0.4}, [])
+    test = {3: 0.6, 4: 0.3, 5: None}
+    result = run_seeds(
+        recipe_of(run.folder), run, [3, 4, 5], lambda seed, out: train(seed, out) | {"test": {"f1": test[seed], "exact": seed}}
+    )
+    assert result["seed"] == 4 and result["test"] == {"f1": 0.3, "exact": 4}  # the seed is chosen on dev
+    assert result["test_seeds"]["3"] == {"f1": 0.6, "exact": 3}
+    assert result["test_mean"]["exact"] == 4 and result["test_std"]["exact"] == 1 and math.isnan(result["test_mean"]["f1"])
+    assert "test exact  4.0000 ± 1.0000" in capsys.readouterr().err
+    assert checkpoint.load(run.folder)[2]["result"]["test_std"]["exact"] == 1

@@ -136,12 +136,9 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
         RunSettings.from_record(record),
         read_log(folder),
     )
-    corpus = _open_run_corpus(corpus_folder, run, report)
-    if corpus and (
-        mismatches := list(
-            corpus_checks.check_model_tokenizer(corpus, record.get("tokenizer_fingerprint", tokenizer.fingerprint))
-        )
-    ):
+    fingerprint = record.get("tokenizer_fingerprint", tokenizer.fingerprint)
+    corpus = _open_run_corpus(corpus_folder, run, fingerprint, report)
+    if corpus and (mismatches := list(corpus_checks.check_model_tokenizer(corpus, fingerprint))):
         report.add(mismatches)
         report.not_checked.append(f"attention, positions and hidden states: {corpus.path} has another tokenizer")
         corpus = None
@@ -200,15 +197,26 @@ def _probe_model(model: Model, corpus: Corpus, run: RunSettings) -> Probe:
     return build_probe(model, corpus, recipe, objective)
 
 
-def _open_run_corpus(corpus_folder: Path | None, run: RunSettings, report: DiagnosticReport) -> Corpus | None:
-    """The given corpus, or the one that the run was trained on, if it still exists."""
+def _open_run_corpus(corpus_folder: Path | None, run: RunSettings, fingerprint: str, report: DiagnosticReport) -> Corpus | None:
+    """The given corpus, or the one that the run was trained on, if it still exists.
+
+    A folder that the run recorded counts only if it is a corpus of the model's tokenizer: the path may mean another folder on
+    this machine, or in this working directory.
+    """
     recorded = (run.recipe or {}).get("corpus")
     folder = corpus_folder or (Path(recorded) if recorded else None)
-    if folder is None or (corpus_folder is None and not (folder / MANIFEST).exists()):
-        reason = f"{folder} no longer exists" if folder else "config.json has no corpus"
+    if folder is None or (corpus_folder is None and not _is_corpus_of(folder, fingerprint)):
+        reason = f"the corpus of the run, {folder}, is not here" if folder else "config.json has no corpus"
         report.not_checked.append(f"attention, positions, masking and hidden states: {reason}; set corpus=FOLDER")
         return None
     return _open_corpus(folder, report)
+
+
+def _is_corpus_of(folder: Path, fingerprint: str) -> bool:
+    """Whether a folder is a corpus that was prepared with the tokenizer of this fingerprint."""
+    if detect_kind(folder) != "corpus" or not (folder / "card.json").exists():
+        return False
+    return bool(read_json(folder / "card.json").get("tokenizer_fingerprint") == fingerprint)
 
 
 def _open_corpus(folder: Path, report: DiagnosticReport) -> Corpus | None:

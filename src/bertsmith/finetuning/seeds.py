@@ -28,9 +28,7 @@ def run_seeds(
         raise UserError("several seeds do not work with several processes; start it without torchrun, or give one seed")
     out = run.folder
     results = {seed: run_seed(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
-    scores_by_seed = {
-        seed: {name: math.nan if value is None else value for name, value in results[seed]["dev"].items()} for seed in seeds
-    }
+    scores_by_seed = _collect_scores(results, "dev")
     metric = results[seeds[0]]["metric"]
     best_seed = max(seeds, key=lambda seed: _nan_as_lowest(scores_by_seed[seed][metric]))
     result = {key: value for key, value in results[best_seed].items() if key not in ("out", "created")}
@@ -39,8 +37,16 @@ def run_seeds(
         "seed": best_seed,
         **compute_mean_and_std(list(scores_by_seed.values())),
     }
+    if test_by_seed := _collect_scores(results, "test"):
+        summary = compute_mean_and_std(list(test_by_seed.values()))
+        result |= {"test_seeds": {str(seed): scores for seed, scores in test_by_seed.items()}}
+        result |= {"test_mean": summary["mean"], "test_std": summary["std"]}
     _publish(run, out / "seeds" / f"seed-{best_seed}", recipe, result)
-    rows = [(name, f"{result['mean'][name]:.4f} ± {result['std'][name]:.4f}") for name in result["mean"]]
+    rows = [
+        (split.replace("_", " ") + name, f"{mean:.4f} ± {result[f'{split}std'][name]:.4f}")
+        for split in ("", "test_")
+        for name, mean in result.get(f"{split}mean", {}).items()
+    ]
     run.console.print_table(
         f"{out}: mean ± standard deviation over {len(seeds)} seeds; best by {metric}: seed {best_seed}", rows
     )
@@ -54,6 +60,15 @@ def compute_mean_and_std(scores: Sequence[Scores]) -> dict[str, Scores]:
     return {
         "mean": mean,
         "std": {name: math.sqrt(value / max(1, len(scores) - 1)) for name, value in squared_deviations.items()},
+    }
+
+
+def _collect_scores(results: dict[int, dict[str, Any]], split: str) -> dict[int, Scores]:
+    """The scores of each seed on a split, undefined ones as NaN; empty if the runs have no such file."""
+    return {
+        seed: {name: math.nan if value is None else value for name, value in result[split].items()}
+        for seed, result in results.items()
+        if split in result
     }
 
 

@@ -262,7 +262,9 @@ def _format_presets(struct: dict[str, Any], structs: dict[str, Any]) -> list[str
         "### Model presets",
         "",
         "`model=NAME` takes a preset, and `model.KEY=value` changes a key of it. The last column lists the other keys of "
-        f"{link('model', 'model')} in which it differs from the defaults, those of BERT-base.",
+        f"{link('model', 'model')} in which it differs from the defaults, those of BERT-base. A folder "
+        "in the working directory that is named like a preset or a shipped model is what the name means; rename the folder to "
+        "use the other.",
         "",
         f"| preset | {' | '.join(SIZE_KEYS.values())} | other settings |",
         "|---|" + "---:|" * len(SIZE_KEYS) + "---|",

@@ -117,7 +117,7 @@ def choose_target(model: Model, tokenizer: Tokenizer, record: CheckpointRecord) 
             return _build_target(get_family(family), model, tokenizer, record)
         except UserError as error:
             errors.append(error)
-    raise errors[0]
+    raise UserError(f"{errors[0]}; format=int8 writes a smaller bertsmith checkpoint of any model")
 
 
 def select_architecture(family: Family, model: Model, task: TaskConfig | None) -> Architecture:
@@ -243,9 +243,10 @@ def _fold_segment_embeddings(model: Model) -> Model:
     A family without segments was imported with zeros: then the model is returned unchanged.
     """
     if SEGMENT_EMBEDDINGS in model.state_dict() and model.state_dict()[SEGMENT_EMBEDDINGS].any():
+        if model.config.encoder.position_embedding_type != "absolute":
+            raise UserError("this model has segment embeddings, but no learned position embeddings that they could be added to")
         model = deepcopy(model)
         with torch.no_grad():
-            # models without either were refused before
             assert model.encoder.position_embeddings is not None and model.encoder.token_type_embeddings is not None
             model.encoder.position_embeddings.weight += model.encoder.token_type_embeddings.weight[0]
             model.encoder.token_type_embeddings.weight.zero_()
