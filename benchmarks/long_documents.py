@@ -29,7 +29,8 @@ from types import FrameType
 
 from bertsmith.artifacts import write_json
 from bertsmith.errors import Interrupted
-from bertsmith.processes import Job, run_jobs, sigterm_as_interrupt
+from bertsmith.processes import Job, run_jobs
+from bertsmith.signals import raise_on_stop
 
 from . import long_folds
 from .inputs import BenchmarkInputs
@@ -126,7 +127,7 @@ def _stop_at(deadline: float) -> Iterator[None]:
 
     previous_handler = signal.signal(signal.SIGALRM, stop)
     try:
-        with sigterm_as_interrupt():
+        with raise_on_stop():
             signal.setitimer(signal.ITIMER_REAL, max(0.01, deadline - time.monotonic()))
             yield
             signal.setitimer(signal.ITIMER_REAL, 0)

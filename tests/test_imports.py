@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "artifacts": "errors hub_names pretrained.shipped",
     "rng": "errors",
     "console": "errors",
-    "processes": "errors",
+    "signals": "",
+    "processes": "errors console signals",
     "tensors": "errors",
     "device": "errors",
     "metrics": "errors rng",
@@ -38,20 +39,21 @@ MAY_IMPORT = {
     "corpus": "errors config artifacts rng processes console tokenization",
     "model": "errors config artifacts rng tensors tokenization.tokenizer tokenization.characters",
     "word_vectors": "errors config artifacts rng metrics tokenization corpus model console",
-    "train": "errors config artifacts console tensors device runs",
+    "train": "errors config artifacts console tensors device runs signals",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",
     "inference": "errors config artifacts tokenization tasks corpus.collate corpus.loader model objectives device",
     "reports": "errors config artifacts rng tokenization corpus",
     "evaluation": "errors config rng console artifacts metrics tokenization tasks model word_vectors inference reports",
-    "runs": "errors config artifacts tensors console",
+    "runs": "errors config artifacts tensors console signals",
     "convert": "errors config artifacts tensors console tokenization tasks model word_vectors inference runs pretrained",
     "planning": "errors config console corpus model objectives train runs",
     "diagnostics": "errors config artifacts rng tensors tokenization corpus model objectives runs reports",
-    "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs",
+    "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs "
+    "signals",
     "finetuning": "rng errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
     "train runs inference evaluation",
     "racing": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
-    "reports evaluation inference word_vectors pretraining finetuning",
+    "reports evaluation inference word_vectors pretraining finetuning signals",
     "commands": "errors config hub_names recipes artifacts rng console processes tokenization corpus tasks model convert "
     "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing "
     "runs pretraining finetuning",
@@ -62,16 +64,16 @@ MAY_IMPORT = {
     "stage_types": "config",
     "stages": "config calls results stage_types",
     "api": "errors stages inference pretrained",
-    "quickstart": "errors config stage_types recipes artifacts console api inference reports commands.show_pages",
+    "quickstart": "errors config stage_types recipes artifacts console api inference reports commands.show_pages signals",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
-    "cli": "errors config recipes console commands schema help synonyms",
+    "cli": "signals errors config recipes console commands schema help synonyms",
     "__init__": "api",
-    "__main__": "cli",
+    "__main__": "cli signals",
 }
 TORCH_FREE_PACKAGES = (
     "errors config recipes pretrained artifacts rng console tokenization corpus reports schema help results calls stages "
-    "stage_types api reference codegen cli __init__"
+    "stage_types api reference codegen cli signals __init__"
 )
 TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]
 TORCH_FREE_MODULES += ["commands", "commands.prepare", "commands.tokenizer", "commands.show", "quickstart.docstrings"]

@@ -1,9 +1,6 @@
 """A run: its identity, its checkpoints, its lock, stop signals, and what it publishes."""
 
-import os
 import shutil
-import signal
-import threading
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ from bertsmith.config import from_dict
 from bertsmith.console import Console
 from bertsmith.errors import UserError
 from bertsmith.pretraining.setup import PretrainRecipe
-from bertsmith.runs import RUN_ID_EXCLUDED, Run, catch_stop_signals, compute_run_id, list_checkpoints, open_run
+from bertsmith.runs import RUN_ID_EXCLUDED, Run, compute_run_id, list_checkpoints, open_run
 from bertsmith.train.config import TrainConfig
 
 QUIET = Console(quiet=True)
@@ -123,33 +120,3 @@ def test_run_folder_with_other_files_is_refused(tmp_path):
         open_run(tmp_path, "identity", QUIET),
     ):
         pass
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_first_stop_signal_requests_and_second_takes_effect(number):
-    received = []
-    old = signal.signal(number, lambda number, _: received.append(number))
-    try:
-        with catch_stop_signals() as stop_request:
-            assert not stop_request
-            os.kill(os.getpid(), number)
-            assert stop_request and not received
-            os.kill(os.getpid(), number)
-            assert received == [number]
-        os.kill(os.getpid(), number)
-        assert received == [number] * 2
-    finally:
-        signal.signal(number, old)
-
-
-def test_stop_signals_are_left_alone_in_other_threads():
-    seen, handler = [], signal.getsignal(signal.SIGTERM)
-
-    def check():
-        with catch_stop_signals() as stop_request:
-            seen.append((bool(stop_request), signal.getsignal(signal.SIGTERM) == handler))
-
-    thread = threading.Thread(target=check)
-    thread.start()
-    thread.join()
-    assert seen == [(False, True)]

@@ -17,6 +17,7 @@ from .errors import Interrupted, UserError, explain_missing_torch
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
 from .schema import load_stage_schema
+from .signals import EXIT_STATUS, RESUME_HINT, raise_on_stop
 from .synonyms import find_kind
 
 FLAGS = ("--json", "--quiet", "--help", "-h")
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except Interrupted as interruption:
         print(f"interrupted: {interruption}", file=sys.stderr)
-        return 130
+        return EXIT_STATUS
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -45,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error.strerror or error}{filename}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted: run the same command again to resume", file=sys.stderr)
-        return 130
+        print(f"interrupted: {RESUME_HINT}", file=sys.stderr)
+        return EXIT_STATUS
 
 
 def _dispatch(args: list[str]) -> int:
@@ -76,7 +77,8 @@ def _run_stage(name: str, args: list[str]) -> int:
         module = load_stage(name)
         recipe = from_user(recipe_type(module, checked), values, source)
         report_same_names(recipe, "--quiet" in args)
-        result = module.run(recipe, "--quiet" in args)
+        with raise_on_stop():
+            result = module.run(recipe, "--quiet" in args)
     if "--json" in args:
         print(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON
     return module.code(result) if hasattr(module, "code") else 0
@@ -150,7 +152,3 @@ def _explain_unexpected(arg: str, args: Sequence[str], keys: Sequence[str]) -> s
     if re.fullmatch(r"[\w.]+=\S+", last):
         return f"{problem}, with quotes around spaces ('{last} {arg}') and commas between the items of a list ({last},{arg})"
     return f"{problem}, and a recipe is a TOML file; usage: {USAGE}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

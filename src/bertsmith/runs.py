@@ -5,9 +5,7 @@ The Trainer and the training of word vectors both use it. It knows nothing of mo
 
 import platform
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,7 +13,6 @@ from datetime import UTC, datetime
 from functools import reduce
 from os import environ
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +23,7 @@ from .artifacts import MANIFEST, check_writable, content_hash, fingerprint, lock
 from .config import Config, to_dict
 from .console import Console
 from .errors import Interrupted, UserError
+from .signals import RESUME_HINT
 from .tensors import load_tensors, save_tensors
 
 PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
@@ -93,7 +91,7 @@ class Run:
 
     def interrupted(self, progress: str) -> Interrupted:
         """The error that ends a stopped run; progress: how far the saved checkpoint is, such as `step 12`."""
-        return Interrupted(f"checkpoint saved at {progress}; run the same command again to resume")
+        return Interrupted(f"checkpoint saved at {progress}; {RESUME_HINT}")
 
     def publish(self, write_model: WriteModel, card: dict[str, Any], record: dict[str, Any], recipe: Config) -> None:
         """Writes the finished model; the manifest, written last, marks it complete. Checkpoints are removed.
@@ -143,45 +141,6 @@ def list_checkpoints(state: Path) -> list[Path]:
 def checkpoint_step(path: Path) -> int:
     """N of a folder `step-N`."""
     return int(path.name.removeprefix("step-"))
-
-
-class StopRequest:
-    """True once a stop signal has been received."""
-
-    def __init__(self) -> None:
-        self._requested = False
-
-    def __bool__(self) -> bool:
-        return self._requested
-
-    def request(self) -> None:
-        self._requested = True
-
-
-@contextmanager
-def catch_stop_signals() -> Iterator[StopRequest]:
-    """Inside the block, Ctrl-C (SIGINT) and SIGTERM request a stop between two steps.
-
-    The first signal sets the StopRequest and restores the old handler, so that a second one takes effect. Only the main
-    thread can set handlers; in other threads the request stays False.
-    """
-    stop_request = StopRequest()
-    old_handlers: dict[int, Any] = {}
-
-    def handle(signal_number: int, frame: FrameType | None) -> None:
-        stop_request.request()
-        signal.signal(signal_number, old_handlers[signal_number])
-
-    if threading.current_thread() is threading.main_thread():
-        for stop_signal in (signal.SIGTERM, signal.SIGINT):
-            # SIG_DFL for a handler that was not set from Python, which cannot be restored
-            old_handlers[stop_signal] = signal.getsignal(stop_signal) or signal.SIG_DFL
-            signal.signal(stop_signal, handle)
-    try:
-        yield stop_request
-    finally:
-        for number, handler in old_handlers.items():
-            signal.signal(number, handler)
 
 
 def world_size() -> int:

@@ -49,3 +49,11 @@ def interrupt_when_exists(path: Path) -> None:
 
 def write_threads(path: Path) -> None:
     path.write_text(os.environ["OMP_NUM_THREADS"])
+
+
+def kill_self_once(path: Path, value: int) -> int:
+    """Dies the first time it is called with this path."""
+    if not path.exists():
+        path.touch()
+        kill_self()
+    return value * 2

@@ -14,6 +14,7 @@ from ..model import checkpoint
 from ..model.config import EncoderConfig
 from ..objectives.word2vec import WordVectorObjective, WordVectorTrainer
 from ..runs import Run
+from ..signals import catch_stop_signals
 from ..train.config import TrainConfig
 from ..train.logging import MetricsLogger, ProgressDisplay
 from ..train.progress import Clock
@@ -115,7 +116,7 @@ def _fit(trainer: WordVectorTrainer, run: Run, save_total_limit: int, tokens_per
         run.save_checkpoint(rounds_done, {"tables": trainer.state_dict()}, progress, save_total_limit)
         return time.monotonic()
 
-    with runs.catch_stop_signals() as stop_requested, ProgressDisplay(quiet=run.console.quiet) as display:
+    with catch_stop_signals() as stop_requested, ProgressDisplay(quiet=run.console.quiet) as display:
         # the first save marks the folder as a run, and fails early on a full disk
         last_save, clock = save(0) if not rounds_done else time.monotonic(), Clock()
         for k in range(rounds_done, num_rounds):

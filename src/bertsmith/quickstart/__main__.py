@@ -2,7 +2,10 @@
 
 import sys
 
-from .run import main
+from ..signals import end_process_on_stop
 
 if __name__ == "__main__":
+    end_process_on_stop()
+    from .run import main
+
     sys.exit(main())

@@ -19,6 +19,7 @@ from ..errors import Interrupted, UserError
 from ..recipes import read_recipe
 from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
 from ..reports.html import note, render_document, section, write_page
+from ..signals import EXIT_STATUS, RESUME_HINT, raise_on_stop
 from . import docstrings
 from .comparison import FINETUNE_TRAIN, FINETUNE_TRAIN_SMALL, compare_with_scratch
 from .docstrings import collect_documents, to_corpus_text
@@ -72,14 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Set before torch is imported: threads that spin while waiting are slow where the cores have other work too.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        with log_to_stderr():
+        with log_to_stderr(), raise_on_stop():
             run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (Interrupted, KeyboardInterrupt):
-        print("interrupted: run the same command again to resume", file=sys.stderr)
-        return 130
+        print(f"interrupted: {RESUME_HINT}", file=sys.stderr)
+        return EXIT_STATUS
     return 0
 
 

@@ -13,9 +13,10 @@ from ..errors import UserError
 from ..evaluation.suite import SuiteRun, SuiteTable
 from ..finetuning.examples import read_examples
 from ..finetuning.suite import PlannedRun, resolve_metrics
-from ..processes import Job, run_jobs, sigterm_as_interrupt
+from ..processes import Job, run_jobs
 from ..reports.html import write_page
 from ..runs import world_size
+from ..signals import raise_on_stop
 from .entries import Entry, build_entries, read_scores
 from .execution import finetune_all, pretrain_entry
 from .page import draw_score_plot, render_page
@@ -76,7 +77,7 @@ def race(recipe: RaceRecipe, quiet: bool = False) -> dict[str, Any]:
     console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "race.json", "corpora", "members")
     if world_size() > 1:
         raise UserError("a race starts its own processes (jobs=N); run it without torchrun")
-    with lock_output(out), sigterm_as_interrupt():
+    with lock_output(out), raise_on_stop():
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / "race.json", {"num_pending": None})  # marks the folder as the output of a race
         entries = build_entries(recipe, out, console)

@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import runs
 from ..errors import UserError
 from ..runs import Run
+from ..signals import catch_stop_signals
 from . import checkpoint, param_groups, schedule
 from .anomaly import AnomalyDetector
 from .logging import MetricsLogger, MetricSums, ProgressDisplay, format_metrics, list_losses
@@ -87,12 +88,12 @@ class Trainer:
         """Trains to the end, from the newest checkpoint of the run if there is one, and returns a summary.
 
         The weights are in the model and in the last checkpoint. `get_batch(k, fraction_done)` returns micro-batch k, a pure
-        function of k; fraction_done in [0, 1) is the fraction of the run done. After Ctrl-C or SIGTERM, saves a checkpoint and
+        function of k; fraction_done in [0, 1) is the fraction of the run done. After a stop signal, saves a checkpoint and
         raises Interrupted.
         """
         self.resume()
         tokens_before = self.progress.tokens
-        with runs.catch_stop_signals() as stop_requested, self.display:
+        with catch_stop_signals() as stop_requested, self.display:
             self._start()
             while not self._is_finished():
                 with self.clock.time_step():
@@ -107,6 +108,8 @@ class Trainer:
                     raise self.run.interrupted(f"step {self.progress.step}")
             self._check_trained()
             self._finish()
+            if self.setup.ranks.any_rank(bool(stop_requested)):
+                raise self.run.interrupted(f"step {self.progress.step}")
             self._load_best()
             self._load_average()
         return self._summary(self.progress.tokens - tokens_before)
