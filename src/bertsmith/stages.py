@@ -502,7 +502,7 @@ def predict(
         question: answer, choose: the question
         context: answer, choose: the passage
         options: choose: the options
-        data: input file in the task's format, or .txt with one text per line; labels are ignored
+        data: input file in the task's format, or .txt with one text per line; -: standard input; labels are ignored
         columns: column names: { text = NAME, text_b = NAME ... }; default: as in training
         encoding: encoding of data: utf-8, gb18030, latin-1 ...
         skip_bad: write {"error": ...} for invalid rows, instead of stopping
@@ -553,7 +553,7 @@ def embed(
     Args:
         model: checkpoint folder (fine-tuned, pre-trained or imported); for words also a vector file
         text: a text to embed
-        data: file of texts: .txt with one per line, or the column `text` of a table
+        data: file of texts: .txt with one per line, or the column `text` of a table; -: standard input
         columns: column names: { text = NAME }
         encoding: encoding of data and documents: utf-8, gb18030, latin-1 ...
         out: output file: .npy with one row per text; with documents, .jsonl of the hits

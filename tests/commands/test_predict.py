@@ -1,16 +1,20 @@
 """Predicting and embedding files: resuming after a kill, ignored labels, document context, streaming."""
 
+import io
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import msgspec
 import numpy as np
 import pytest
 
+import bertsmith
 from bertsmith.commands import embed, predict
 from bertsmith.evaluation.evaluate import evaluate_model
 from bertsmith.inference import output_files
@@ -378,3 +382,67 @@ def test_predict_reads_other_encodings(folders, tmp_path):
     argv = ["predict", f"model={folders['classify']}", f"data={data}"]
     assert "it is not UTF-8" in run_cli_error(*argv)
     assert json.loads(run_cli(*argv, "encoding=gb18030").stdout)["id"] == "甲"
+
+
+def give_input(monkeypatch, data):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_predict_answers_standard_input_as_it_answers_a_file(folders, data, tmp_path, monkeypatch, name):
+    argv = ["predict", f"model={folders['classify']}", "batch_tokens=100"]
+    expected = run_cli(*argv, f"data={data}").stdout
+    give_input(monkeypatch, data.read_bytes())
+    assert run_cli(*argv, f"data={name}").stdout == expected
+    give_input(monkeypatch, data.read_bytes())
+    assert run_cli_json(*argv, f"data={name}", f"out={tmp_path / 'answers.jsonl'}")["answers"] == 230
+    assert (tmp_path / "answers.jsonl").read_text() == expected
+    give_input(monkeypatch, b"other\n")
+    message = run_cli_error(*argv, f"data={name}", f"out={tmp_path / 'answers.jsonl'}")
+    assert "exists and has the output of other inputs" in message
+
+
+def test_predict_of_a_language_model_and_of_python_reads_standard_input(folders, monkeypatch):
+    give_input(monkeypatch, b"the [MASK] said\nnow the [MASK]\n")
+    lines = run_cli("predict", f"model={folders['words']}", "data=-").stdout.splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["the [MASK] said", "now the [MASK]"]
+    give_input(monkeypatch, b'{"text": "the people", "id": 3}\n')
+    (answer,) = bertsmith.predict(model=folders["classify"], data="-", quiet=True)
+    assert answer["id"] == 3 and answer["label"] in ("bad", "good")
+
+
+def test_predict_answers_a_line_before_the_next_is_written(folders, monkeypatch):
+    """As a program does that talks to it through two pipes."""
+    questions, answers = os.pipe(), os.pipe()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(questions[0]))
+    monkeypatch.setattr(sys, "stdout", os.fdopen(answers[1], "w"))  # block-buffered
+    recipe = predict.Recipe(model=str(folders["classify"]), data="-", device="cpu")
+    worker = threading.Thread(target=predict.run, args=(recipe, True))
+    worker.start()
+    with open(questions[1], "w", buffering=1) as sender, open(answers[0]) as receiver:
+        for text in ("the people", "now", "water"):
+            sender.write(text + "\n")
+            assert select.select([receiver], [], [], 60)[0], "no answer before the next line"
+            assert json.loads(receiver.readline())["text"] == text
+        sender.close()
+        worker.join(60)
+    assert not worker.is_alive()
+
+
+def test_embed_of_standard_input_equals_that_of_a_file(folders, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(embed, "CHUNK_SIZE", 100)
+    argv = ["embed", f"model={folders['classify']}"]
+    run_cli(*argv, f"data={data}", f"out={tmp_path / 'file.npy'}")
+    expected = np.load(tmp_path / "file.npy")
+    give_input(monkeypatch, data.read_bytes())
+    assert run_cli_json(*argv, "data=-", f"out={tmp_path / 'input.npy'}")["texts"] == 230
+    np.testing.assert_array_equal(np.load(tmp_path / "input.npy", mmap_mode="r"), expected)
+    give_input(monkeypatch, data.read_bytes())
+    printed = [json.loads(line) for line in run_cli(*argv, "data=-").stdout.splitlines()]
+    np.testing.assert_array_equal(np.array(printed, np.float32), expected)
+    give_input(monkeypatch, b"")
+    assert "standard input is empty" in run_cli_error(*argv, "data=-", f"out={tmp_path / 'none.npy'}")
+    assert not list(tmp_path.glob("none.npy*"))
+    give_input(monkeypatch, b"the people\nwater\n")
+    lines = run_cli(*argv, "data=-", f"documents={data}", "top_k=2").stdout.splitlines()
+    assert [len(json.loads(line)["hits"]) for line in lines] == [2, 2]

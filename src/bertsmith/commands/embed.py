@@ -18,8 +18,9 @@ from ..errors import UserError
 from ..inference import output_files
 from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
-from ..tasks.requests import TextRow, read_valid_texts
+from ..tasks.requests import TextRow, raise_bad_rows, read_valid_texts
 from ..tasks.similarity import Pooling, semantic_search, to_hits
+from ..tasks.standard_input import is_standard_input, iter_available, open_standard_input, read_input_texts
 from ..word_vectors.models import load_vectors
 from ..word_vectors.queries import run_queries
 
@@ -31,7 +32,9 @@ class Recipe(Config, frozen=True):
 
     model: Annotated[str, "checkpoint folder (fine-tuned, pre-trained or imported); for words also a vector file"]
     text: Annotated[str | None, "a text to embed"] = None
-    data: Annotated[str | None, "file of texts: .txt with one per line, or the column `text` of a table"] = None
+    data: Annotated[str | None, "file of texts: .txt with one per line, or the column `text` of a table; -: standard input"] = (
+        None
+    )
     columns: Annotated[dict[str, str], "column names: { text = NAME }"] = msgspec.field(default_factory=dict)
     encoding: Annotated[str, "encoding of data and documents: utf-8, gb18030, latin-1 ..."] = "utf-8"
     out: Annotated[str | None, "output file: .npy with one row per text; with documents, .jsonl of the hits"] = None
@@ -69,7 +72,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     )
     if recipe.documents is None and out is not None and out.suffix != ".npy":
         raise UserError(f"out={out}: vectors are written as .npy; choose out={out.with_suffix('.npy')}")
-    if recipe.documents is None and out is None and recipe.data is not None:
+    if recipe.documents is None and out is None and recipe.data is not None and not is_standard_input(recipe.data):
         raise UserError("vectors of a file are written to a file; give out=vectors.npy")
     console = Console(quiet)
     run_id = output_files.compute_run_id(recipe, recipe.model, recipe.data, recipe.documents) if out else ""
@@ -102,10 +105,13 @@ def _is_word_query(recipe: Recipe) -> bool:
 
 
 def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
-    num_texts, hidden_size = _count_texts(recipe), predictor.model.config.encoder.hidden_size
+    hidden_size = predictor.model.config.encoder.hidden_size
     if out is None:
-        sys.stdout.write(json.dumps(predictor.embed(str(recipe.text), recipe.pooling).tolist()) + "\n")
+        num_texts = _print_vectors(recipe, predictor)
+    elif is_standard_input(recipe.data):
+        num_texts = _append_vectors(recipe, predictor, out, run_id, hidden_size, console)
     else:
+        num_texts = _count_texts(recipe)
         _write_vectors(recipe, predictor, out, run_id, (num_texts, hidden_size), console)
     return {
         "model": recipe.model,
@@ -148,11 +154,32 @@ def _write_vectors(
     console.info(f"{shape[0]:,} vectors of size {shape[1]:,} in {out}")
 
 
+def _print_vectors(recipe: Recipe, predictor: Predictor) -> int:
+    """One JSON list per text."""
+    num_texts = 0
+    for rows in _iter_chunks(recipe, 0):
+        sys.stdout.writelines(json.dumps(vector.tolist()) + "\n" for vector in _embed(recipe, predictor, rows))
+        sys.stdout.flush()
+        num_texts += len(rows)
+    return num_texts
+
+
+def _append_vectors(recipe: Recipe, predictor: Predictor, out: Path, run_id: str, hidden_size: int, console: Console) -> int:
+    num_texts = 0
+    with output_files.open_growing_array(out, run_id, hidden_size) as append:
+        for rows in _iter_chunks(recipe, 0):
+            append(_embed(recipe, predictor, rows))
+            num_texts += len(rows)
+    console.info(f"{num_texts:,} vectors of size {hidden_size:,} in {out}")
+    return num_texts
+
+
 def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
     index, num_answers = _load_documents(recipe, predictor), 0
     if out is None:
         for rows in _iter_chunks(recipe, 0):
             sys.stdout.writelines(line.decode() for line in _hit_lines(recipe, predictor, rows, index))
+            sys.stdout.flush()
             num_answers += len(rows)
     else:
         with output_files.open_line_output(out, run_id) as (file, num_written):
@@ -203,6 +230,10 @@ def _embed(recipe: Recipe, predictor: Predictor, rows: list[TextRow]) -> NDArray
 
 
 def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[TextRow]]:
+    if is_standard_input(recipe.data):
+        lines = open_standard_input(recipe.encoding)
+        yield from iter_available(raise_bad_rows(read_input_texts(lines, recipe.columns, skip_bad=True)), CHUNK_SIZE, lines)
+        return
     rows = islice(_iter_rows(recipe), skip, None)
     while chunk := list(islice(rows, CHUNK_SIZE)):
         yield chunk

@@ -22,8 +22,16 @@ from ..inference.runtime import Precision
 from ..inference.text_generation import is_causal_lm
 from ..model.generation.search import GenerationConfig, Greedy, Sample
 from ..rng import Stream, random_bits
+from ..tasks import Task
 from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
 from ..tasks.requests import answer_row, error_without_hint, read_requests, read_texts
+from ..tasks.standard_input import (
+    is_standard_input,
+    iter_available,
+    open_standard_input,
+    read_input_requests,
+    read_input_texts,
+)
 from ..tasks.table_rows import BadRow
 
 CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighboring rows used as context)
@@ -44,7 +52,7 @@ class Recipe(Config, frozen=True):
     options: Annotated[tuple[str, ...] | None, "choose: the options"] = None
     data: Annotated[
         str | None,
-        "input file in the task's format, or .txt with one text per line; labels are ignored",
+        "input file in the task's format, or .txt with one text per line; -: standard input; labels are ignored",
     ] = None
     columns: Annotated[dict[str, str], "column names: { text = NAME, text_b = NAME ... }; default: as in training"] = (
         msgspec.field(default_factory=dict)
@@ -83,6 +91,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         count = 0
         for answers in _iter_answers(recipe, predictor, inputs):
             sys.stdout.writelines(_to_json_line(answer).decode() for answer in answers)
+            sys.stdout.flush()
             count += len(answers)
     else:
         count = _write_answers(recipe, predictor, inputs, out, run_id, console)
@@ -152,6 +161,9 @@ def _iter_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any], 
     answer_fn = _with_row_errors(
         _lm_row_fn(recipe, predictor) if _uses_language_model(recipe, predictor) else _task_row_fn(recipe, predictor)
     )
+    if is_standard_input(recipe.data):
+        yield from map(answer_fn, _iter_standard_input(recipe, predictor))
+        return
     chunks = chunk_rows(_read_rows(recipe, predictor), CHUNK_SIZE, _document_context(recipe, predictor))
     yield from map(answer_fn, islice(chunks, skip // CHUNK_SIZE, None))
 
@@ -160,10 +172,22 @@ def _read_rows(recipe: Recipe, predictor: Predictor) -> Iterator[Any]:
     path = resolve_path(str(recipe.data), "data")
     if _uses_language_model(recipe, predictor):
         return read_texts(path, recipe.columns, recipe.skip_bad, recipe.encoding)
+    return read_requests(_task_with_columns(recipe, predictor), path, recipe.skip_bad, recipe.encoding)
+
+
+def _iter_standard_input(recipe: Recipe, predictor: Predictor) -> Iterator[RowChunk]:
+    """The rows that have arrived, up to CHUNK_SIZE at a time."""
+    lines = open_standard_input(recipe.encoding)
+    if _uses_language_model(recipe, predictor):
+        rows: Iterator[Any] = read_input_texts(lines, recipe.columns, recipe.skip_bad)
+    else:
+        rows = read_input_requests(_task_with_columns(recipe, predictor), lines, recipe.skip_bad)
+    return map(RowChunk, iter_available(rows, CHUNK_SIZE, lines))
+
+
+def _task_with_columns(recipe: Recipe, predictor: Predictor) -> Task:
     task = predictor.require_task()
-    if recipe.columns and hasattr(task, "columns"):
-        task = msgspec.structs.replace(task, columns=recipe.columns)
-    return read_requests(task, path, recipe.skip_bad, recipe.encoding)
+    return msgspec.structs.replace(task, columns=recipe.columns) if recipe.columns and hasattr(task, "columns") else task
 
 
 def _document_context(recipe: Recipe, predictor: Predictor) -> DocumentContext | None:
@@ -248,7 +272,8 @@ def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> Callable[[list[str]],
 
 def _count_rows(recipe: Recipe, predictor: Predictor, console: Console) -> int:
     """Number of input rows for the progress bar; the file is read once more, but only where the bar is shown."""
-    is_bar_shown = recipe.data is not None and not console.quiet and sys.stderr.isatty()
+    is_file = recipe.data is not None and not is_standard_input(recipe.data)
+    is_bar_shown = is_file and not console.quiet and sys.stderr.isatty()
     return sum(1 for _ in _read_rows(recipe, predictor)) if is_bar_shown else 1
 
 

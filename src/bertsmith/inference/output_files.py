@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from .. import __version__
 from ..artifacts import checksum, content_hash, fingerprint, lock_output, read_json, resolve_path, write_json
 from ..config import Config, to_dict
 from ..errors import UserError
+from ..tasks.standard_input import is_standard_input
 
 
 class LineOutput(NamedTuple):
@@ -34,7 +36,12 @@ class ArrayOutput(NamedTuple):
 
 
 def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
-    """Hash of everything that determines the output; the model and the files enter with their content hash."""
+    """Hash of everything that determines the output; the model and the files enter with their content hash.
+
+    Standard input can be read only once: no run with it is equal to another.
+    """
+    if any(map(is_standard_input, files)):
+        return uuid4().hex
     settings = {name: value for name, value in to_dict(recipe).items() if name not in ("out", "overwrite")}
     contents = [content for file in files if file and (content := content_hash(resolve_path(file, "data")))]
     folder = resolve_path(model, "model")
@@ -46,7 +53,9 @@ def check_output_file(out: Path, *files: str | None) -> Path:
     if out.is_dir():
         raise UserError(f"out={out} is a folder; give the name of a file, such as {out / 'answers.jsonl'}")
     for file in files:
-        if file and out.exists() and (path := resolve_path(file, "data")).exists() and out.samefile(path):
+        if not file or is_standard_input(file) or not out.exists():
+            continue
+        if (path := resolve_path(file, "data")).exists() and out.samefile(path):
             raise UserError(f"out={out} is also the input file, which would be overwritten; choose another out")
     return out
 
@@ -104,6 +113,35 @@ def open_array_output(out: Path, run_id: str, shape: tuple[int, int]) -> Iterato
 
         yield ArrayOutput(array, progress["done"] if resumes else 0, record_progress)
         array.flush()
+        _publish(out, run_id)
+
+
+@contextmanager
+def open_growing_array(out: Path, run_id: str, row_size: int) -> Iterator[Callable[[NDArray[np.float32]], None]]:
+    """Yields a function that appends rows to a float32 .npy of any length; not continued after a kill. Renamed on success."""
+    part, progress_file = _partial_paths(out)
+    with lock_output(out):
+        write_json(progress_file, {"identity": run_id})
+        num_rows = 0
+        with part.open("wb") as file, _remove_if_empty(part, progress_file):
+
+            def write_header() -> None:  # numpy leaves room for any number of rows, so that its length does not change
+                header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, row_size)}
+                np.lib.format.write_array_header_1_0(file, header)
+
+            def append(rows: NDArray[np.float32]) -> None:
+                nonlocal num_rows
+                if not num_rows:
+                    write_header()
+                file.write(np.ascontiguousarray(rows, "<f4").tobytes())
+                file.flush()
+                num_rows += len(rows)
+
+            yield append
+            file.seek(0)
+            write_header()
+            file.flush()
+            os.fsync(file.fileno())
         _publish(out, run_id)
 
 

@@ -99,7 +99,12 @@ def read_texts(
 
 def read_valid_texts(path: Path, columns: Mapping[str, str], encoding: str = UTF8) -> Iterator[TextRow]:
     """Every row, or every line of a .txt; an invalid row raises an error."""
-    for row in read_texts(path, columns, skip_bad=True, encoding=encoding):
+    return raise_bad_rows(read_texts(path, columns, skip_bad=True, encoding=encoding))
+
+
+def raise_bad_rows(rows: Iterator[TextRow | BadRow]) -> Iterator[TextRow]:
+    """The rows; an invalid one raises an error that does not speak of `skip_bad`, for commands that have no such key."""
+    for row in rows:
         if isinstance(row, BadRow):
             raise UserError(f"{error_without_hint(row)}; fix the row")
         yield row

@@ -83,7 +83,7 @@ class ExampleRow:
         return locate(self.path, self.line)
 
     def error(self, problem: str) -> BadRow:
-        return _bad_row(self.path, InvalidRecord(self.line, problem))
+        return make_bad_row(self.path, InvalidRecord(self.line, problem))
 
     def _get_column(self, name: str) -> Any:
         if self.columns.get(name, name) not in self.values:
@@ -112,7 +112,7 @@ def read_rows(
     by_number = bool(file_columns) and all(name.isdigit() for name in file_columns)
     for record in read_records(LineReader(path, encoding), by_number):
         if isinstance(record, InvalidRecord):
-            yield _bad_row(path, record)
+            yield make_bad_row(path, record)
         else:
             yield ExampleRow(record.values, path, record.line, columns, is_hex)
 
@@ -200,10 +200,11 @@ def is_plain_text(path: Path) -> bool:
 def _read_lines(path: Path, is_hex: bool, encoding: str) -> Iterator[ExampleRow | BadRow]:
     for line, text in (lines := LineReader(path, encoding)):
         if error := lines.find_decoding_error(text):
-            yield _bad_row(path, InvalidRecord(line, error))
+            yield make_bad_row(path, InvalidRecord(line, error))
         else:
             yield ExampleRow({"text": text}, path, line, {}, is_hex)
 
 
-def _bad_row(path: Path, record: InvalidRecord) -> BadRow:
+def make_bad_row(path: Path, record: InvalidRecord) -> BadRow:
+    """The error of an invalid row, with its file and line and the way out."""
     return BadRow(f"{locate(path, record.line)}: {record.message}; fix the row, or skip such rows with {SKIP_HINT}")

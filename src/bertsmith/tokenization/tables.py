@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..errors import UserError
 from .files import read_decompressed
@@ -53,10 +53,10 @@ class LineReader:
         for text in self._decode():
             *complete_lines, remainder = (remainder + text).split("\n")
             for line, content in enumerate(complete_lines, lines_read + 1):
-                yield line, _clean_line(content)
+                yield line, clean_line(content)
             lines_read += len(complete_lines)
         if remainder.removeprefix(BYTE_ORDER_MARK):
-            yield lines_read + 1, _clean_line(remainder)
+            yield lines_read + 1, clean_line(remainder)
 
     def find_decoding_error(self, text: str) -> str | None:
         """Why a line cannot be used: it is not text in the file's encoding; None if it is."""
@@ -108,7 +108,7 @@ def read_records(lines: LineReader, number_columns: bool = False) -> Iterator[Ta
             yield InvalidRecord(line, problem) if (problem := find_lone_surrogate(values)) else TableRecord(line, values)
         return
     if is_json(path):
-        yield from _read_jsonl(lines)
+        yield from read_json_lines(lines)
         return
     rows = _read_csv(lines) if _separator(path) == "," else _read_tsv(lines)
     first = next(rows, None)
@@ -213,7 +213,16 @@ def _next_csv_row(rows: Iterator[list[str]]) -> list[str] | None:
             csv.field_size_limit(limit)
 
 
-def _read_jsonl(lines: LineReader) -> Iterator[TableRecord | InvalidRecord]:
+class Lines(Protocol):
+    """Numbered lines in an encoding: a `LineReader`, or another source."""
+
+    def __iter__(self) -> Iterator[tuple[int, str]]: ...
+
+    def find_decoding_error(self, text: str) -> str | None: ...
+
+
+def read_json_lines(lines: Lines) -> Iterator[TableRecord | InvalidRecord]:
+    """A record for each line that is not blank: its JSON object."""
     for line, text in lines:
         if not text.strip():
             continue
@@ -232,6 +241,7 @@ def _read_jsonl(lines: LineReader) -> Iterator[TableRecord | InvalidRecord]:
             yield TableRecord(line, value)
 
 
-def _clean_line(line: str) -> str:
+def clean_line(line: str) -> str:
+    """A line without its carriage return and byte order mark."""
     # A byte order mark starts the first line, and where files were joined, others.
     return line.removeprefix(BYTE_ORDER_MARK).removesuffix("\r")
