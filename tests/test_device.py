@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from bertsmith.device import resolve_device
+from bertsmith.device import copy_to_device, resolve_device
 from bertsmith.errors import UserError
+from bertsmith.model.batch import Inputs
+from bertsmith.model.packing import Layout
+from bertsmith.train.objective import Batch
 
 
 def fake_gpus(monkeypatch, count):
@@ -53,3 +56,19 @@ def test_device_missing_gpu_suggests_a_fix(monkeypatch, count, name, index, mess
     with pytest.raises(UserError) as caught:
         resolve_device(name, index=index)
     assert str(caught.value) == f"device={name}: {message}"
+
+
+def test_copies_to_the_host_are_not_pinned(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", None)
+    tensor = torch.arange(3)
+    assert copy_to_device(tensor, "cpu") is tensor
+
+
+@pytest.mark.gpu
+def test_every_tensor_of_a_batch_is_copied_from_pinned_memory(monkeypatch):
+    copied, to = [], torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **kwargs: copied.append(self) or to(self, *args, **kwargs))
+    inputs = Inputs(torch.arange(5), Layout.from_lengths([2, 3]), torch.zeros(5, dtype=torch.long))
+    batch = Batch(inputs, {"label": torch.tensor([0, 1])}, {"task": 2}).to("cuda")
+    assert len(copied) >= 5 and all(tensor.is_pinned() for tensor in copied)
+    assert batch.inputs.input_ids.tolist() == [0, 1, 2, 3, 4] and batch.targets["label"].is_cuda

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "tokenization": "errors config artifacts rng console",
     "tasks": "errors config artifacts rng metrics tokenization",
     "corpus": "errors config artifacts rng processes console tokenization",
-    "model": "errors config artifacts rng tensors tokenization.tokenizer tokenization.characters",
+    "model": "errors config artifacts rng tensors device tokenization.tokenizer tokenization.characters",
     "word_vectors": "errors config artifacts rng metrics tokenization corpus model console",
     "train": "errors config artifacts console tensors device runs signals",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",

@@ -1,8 +1,10 @@
 """The torch device named by a setting, for training and inference."""
 
 import re
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .errors import UserError
 
@@ -30,3 +32,11 @@ def resolve_device(name: str, key: str = "device", index: int = 0) -> torch.devi
         hint = f"set {key}=cpu or auto" if match[1] or not count else f"start at most {count} processes"
         raise UserError(f"{key}={name}: {problem}; {hint}")
     return torch.device("cuda", index)
+
+
+def copy_to_device(tensor: Tensor, device: Any) -> Tensor:
+    """The tensor on the device. From the host to a GPU it goes through pinned memory: from other memory, a copy waits until
+    the GPU has done the work before it."""
+    if torch.device(device).type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)

@@ -1,7 +1,7 @@
 """A fine-tuning run: build the task model from a pre-trained one, train it, evaluate it on the dev file, publish it."""
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..evaluation.evaluate import Evaluation, evaluate_model
 from ..evaluation.metric_names import resolve_best_metric
 from ..inference.predictor import Predictor
+from ..inference.runtime import Precision
 from ..model import checkpoint, lora
 from ..model.batch import Inputs
 from ..model.model import Model, ModelConfig, build_model
@@ -25,10 +26,11 @@ from ..objectives.seq2seq import Seq2SeqObjective
 from ..objectives.supervised import ExampleBatches, Supervised
 from ..objectives.task_objective import TaskObjective, build_task_objective
 from ..runs import Run
+from ..tasks.base import EncodedExamples
 from ..tokenization.tokenizer import Tokenizer
 from ..train.objective import Batch, Objective
 from ..train.param_groups import ParamScheduleFn
-from ..train.setup import prepare
+from ..train.setup import isolate_torch_state, prepare
 from ..train.trainer import Trainer, Validation
 from . import seq2seq
 from .defaults import (
@@ -83,9 +85,15 @@ class FinetuneRun:
         was_training = self.model.training
         self.predictor.task = task = self.objective.finalize_task(self.model)
         self.model.eval()
-        scores = task.compute_metrics(self.predictor.predict_examples(self.examples.dev), self.examples.dev)
+        outputs = self.predictor.compute_outputs(self.encoded_dev)
+        scores = task.compute_metrics(task.decode(outputs, self.encoded_dev, self.examples.dev), self.examples.dev)
         self.model.train(was_training)
         return scores[self.metric]
+
+    @cached_property
+    def encoded_dev(self) -> EncodedExamples:
+        """The dev examples, encoded once for all evaluations."""
+        return self.predictor.require_task().encode(self.examples.dev, self.predictor.tokenizer, self.predictor.max_length)
 
     def finish(self) -> FinalScores:
         """Merge LoRA, set eval mode, finalize the task (tuned on the dev file), and evaluate on the dev and test files."""
@@ -135,7 +143,8 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     trainer = Trainer(setup, _wrap_objective(recipe, finetuning.objective), run, recipe.seed, validation=dev)
     run.console.info(describe_settings(settings))
     summary = trainer.fit(train_batches)
-    scores = finetuning.finish()
+    with isolate_torch_state(setup):
+        scores = finetuning.finish()
     result = _build_result(summary, finetuning, scores) | {"settings": settings}
     if trainer.is_main_process:
         record = {
@@ -176,7 +185,8 @@ def _setup(recipe: FinetuneRecipe, loaded: BaseModel, console: Console) -> Finet
     if isinstance(objective, Seq2SeqObjective):
         config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config, max_length)
     model = _init_model(recipe, config, tokenizer, weights, base, objective, console)
-    return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, max_length), metric)
+    precision: Precision = "fp32" if recipe.train.precision == "fp32" else "auto"
+    return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, max_length, precision), metric)
 
 
 def _load_base(recipe: FinetuneRecipe, console: Console) -> BaseModel:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..device import copy_to_device
 from .kv_cache import KVCache
 from .packing import Layout
 from .segment_memory import SegmentMemory
@@ -33,8 +34,8 @@ class Inputs:
             "output_indices": self.output_indices,
         }
         moved_tensors: dict[str, Any] = {
-            name: tensor.to(device, non_blocking=True) for name, tensor in optional_tensors.items() if tensor is not None
+            name: copy_to_device(tensor, device) for name, tensor in optional_tensors.items() if tensor is not None
         }
         state = self.state.to(device) if isinstance(self.state, SegmentMemory) else self.state  # a cache is on its device
-        input_ids, layout = self.input_ids.to(device, non_blocking=True), self.layout.to(device)
+        input_ids, layout = copy_to_device(self.input_ids, device), self.layout.to(device)
         return replace(self, input_ids=input_ids, layout=layout, state=state, **moved_tensors)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .. import tensors
@@ -71,7 +72,8 @@ def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer,
         verify_manifest(folder)
     config = from_dict(ModelConfig, read_config(folder)["model"], str(folder / "config.json"))
     tokenizer = config.encoder.open_vocabulary(Tokenizer.load(folder / "tokenizer.json"))
-    model = Model(config, tokenizer, init_weights=False)
+    with torch.random.fork_rng(devices=[]):  # torch's layers draw the weights that are loaded next
+        model = Model(config, tokenizer, init_weights=False)
     _load_strict(model, load_weights(folder), folder)
     return model.eval(), tokenizer, read_json(folder / "card.json")
 

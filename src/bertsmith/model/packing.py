@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..device import copy_to_device
 from . import kernels
 from .positions import apply_rope
 
@@ -285,7 +286,7 @@ class Layout:
             if spec.name not in ("lengths", "prefix_lengths", "explicit_global_tokens", "past_lengths")
         }
         moved_tensors: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) for name, value in values.items() if isinstance(value, Tensor)
+            name: copy_to_device(value, device) for name, value in values.items() if isinstance(value, Tensor)
         }
         return replace(self, **moved_tensors)
 

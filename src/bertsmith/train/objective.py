@@ -6,6 +6,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from ..device import copy_to_device
+
 
 class BatchInputs(Protocol):
     """Inputs of the model, which can move to a device."""
@@ -36,7 +38,7 @@ class Batch(Generic[InputsT]):
         return self.inputs.num_tokens
 
     def to(self, device: Any) -> Self:
-        targets = {name: target.to(device, non_blocking=True) for name, target in self.targets.items()}
+        targets = {name: copy_to_device(target, device) for name, target in self.targets.items()}
         return replace(self, inputs=self.inputs.to(device), targets=targets)
 
 

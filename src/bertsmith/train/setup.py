@@ -1,8 +1,8 @@
 """What a run trains with: the model on its device, mixed precision, compilation, ranks and the optimizer."""
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from . import distributed, optim
 from .config import TrainConfig
 from .param_groups import ParamScheduleFn, uniform_schedule
 
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -43,9 +44,6 @@ def prepare(model: nn.Module, config: TrainConfig, param_schedule: ParamSchedule
     device = _select_device(config.device)
     if config.precision == "fp16" and device.type != "cuda":
         raise UserError("train.precision=fp16 needs a CUDA device; on a CPU set train.precision=bf16 or fp32")
-    if config.full_determinism and device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS for determinism
-    torch.use_deterministic_algorithms(config.full_determinism)
     model = model.to(device)
     if config.compile:
         getattr(model, "compile_parts", lambda: model.compile(dynamic=True))()
@@ -54,6 +52,26 @@ def prepare(model: nn.Module, config: TrainConfig, param_schedule: ParamSchedule
     param_groups = optim.build_param_groups(model, config.weight_decay, param_schedule)
     optimizer = config.optimizer.build(param_groups, config.learning_rate)
     return TrainSetup(config, model, device, _autocast(device, config.precision), scaler, ranks, optimizer)
+
+
+@contextmanager
+def isolate_torch_state(setup: TrainSetup) -> Iterator[None]:
+    """Inside the block, torch is deterministic if `train.full_determinism` is set. After it, that flag and the random number
+    generators, which each step seeds, are as they were before."""
+    was_enabled, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    workspace = os.environ.get(CUBLAS_WORKSPACE)
+    is_cuda, full_determinism = setup.device.type == "cuda", setup.config.full_determinism
+    with torch.random.fork_rng([setup.device] if is_cuda else []):
+        try:
+            if full_determinism:
+                torch.use_deterministic_algorithms(True)
+            if full_determinism and is_cuda:
+                os.environ.setdefault(CUBLAS_WORKSPACE, ":4096:8")  # cuBLAS refuses to be deterministic without it
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was_enabled, warn_only=warn_only)
+            if workspace is None:
+                os.environ.pop(CUBLAS_WORKSPACE, None)
 
 
 def _select_device(name: str) -> torch.device:

@@ -18,7 +18,7 @@ from .anomaly import AnomalyDetector
 from .logging import MetricsLogger, MetricSums, ProgressDisplay, format_metrics, list_losses
 from .objective import Batch, Objective
 from .progress import Clock, TrainProgress, parse_progress, progress_to_dict
-from .setup import TrainSetup
+from .setup import TrainSetup, isolate_torch_state
 from .step import StepResult, UpdateStep, evaluate
 
 MAX_ROLLBACKS = 3  # after which training is given up
@@ -93,7 +93,7 @@ class Trainer:
         """
         self.resume()
         tokens_before = self.progress.tokens
-        with catch_stop_signals() as stop_requested, self.display:
+        with isolate_torch_state(self.setup), catch_stop_signals() as stop_requested, self.display:
             self._start()
             while not self._is_finished():
                 with self.clock.time_step():
