@@ -338,7 +338,8 @@ def finetune(
         adversary: adversarial training on perturbed embeddings (FGM, PGD)
         aux_lm_weight: weight of an auxiliary LM loss, for causal models (0.5 in GPT); 0: none
         rdrop: weight of the R-Drop loss (KL between two dropout passes); 0: none
-        hidden_dropout_prob: dropout of embeddings and sublayer outputs; default: as in pre-training
+        hidden_dropout_prob: dropout of embeddings and sublayer outputs; default: by the model's card, or as in pre-
+            training
         metric_for_best_model: metric for early stopping and for the best seed; default: the task's main one
         random_init: start from random weights instead of the pre-trained ones (control)
         seed: random seed of new weights, data order and dropout

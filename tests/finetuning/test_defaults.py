@@ -71,7 +71,7 @@ def test_early_stopping_is_a_default_only_with_dev_and_without_a_duration():
             make_recipe(train=train), EncoderConfig(), {}, make_batches(300, 15), has_dev
         ).early_stopping_patience
 
-    assert patience() == 8
+    assert patience() == 4  # half of 8 evaluations, one every second epoch of 16
     assert patience(has_dev=False) == patience(epochs=5.0) == patience(early_stopping_patience=0) == 0
     assert patience(early_stopping_patience=3) == patience(epochs=5.0, early_stopping_patience=3) == 3
 
@@ -110,6 +110,7 @@ def test_shipped_models_carry_a_learning_rate_for_fine_tuning(tmp_path):
     train = write_jsonl(tmp_path / "train.jsonl", [{"text": f"film {i}", "label": str(i % 2)} for i in range(20)])
     argv = ["finetune", "task=classify", "model=mini-en", f"data.train={train}", "freeze=5", "train.steps=1"]
     result = run_cli_json(*argv, f"out={tmp_path / 'out'}")
-    assert result["settings"]["train.learning_rate"] == 2e-4
+    assert result["settings"]["train.learning_rate"] == 1.5e-4
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model"]["encoder"]["hidden_dropout_prob"] == 0.1
     again = run_cli_json(*argv[:2], f"model={tmp_path / 'out'}", *argv[3:], f"out={tmp_path / 'again'}")
-    assert again["settings"]["train.learning_rate"] == 2e-4
+    assert again["settings"]["train.learning_rate"] == 1.5e-4

@@ -102,9 +102,7 @@ def test_finetuning_without_settings_trains_and_says_how(bert, tmp_path):
     assert "6 of 60 rows" in messages and "set data.dev" in messages
     assert "settings: max_length=512, long_text=truncate, train.learning_rate=0.0012, train.batch_tokens=" in messages
     card = json.loads((tmp_path / "out" / "card.json").read_text())
-    assert (
-        card["result"]["settings"]["train.epochs"] == 20 and card["result"]["settings"]["train.early_stopping_patience"] == 10
-    )
+    assert card["result"]["settings"]["train.epochs"] == 20 and card["result"]["settings"]["train.early_stopping_patience"] == 5
 
 
 def test_finetuning_rejects_bad_requests(bert, tmp_path):

@@ -34,6 +34,7 @@ MIN_BATCH_FRACTION = 0.5  # of the task's batch size
 UPDATES = 2000  # of a run, within 3 to 10 epochs
 EPOCHS = (3, 10)
 MIN_UPDATES, MAX_EPOCHS = 300, 20  # of very small sets
+MAX_EVALUATIONS = 10  # of a run that may stop early: one an epoch, or every second one
 LONG_TEXT_FRACTION = 0.1  # of the training texts, from which long texts are read whole
 LONG_TEXT_SAMPLE = 1000  # training examples looked at
 
@@ -58,6 +59,12 @@ def default_learning_rate(recipe: "FinetuneRecipe", encoder: EncoderConfig, card
     recorded = card.get("finetuning", {}).get("learning_rate")
     learning_rate = recorded or LEARNING_RATE * max(1.0, BASE_HIDDEN_SIZE / encoder.hidden_size)
     return float(learning_rate) * (LORA_FACTOR if recipe.lora else 1.0)
+
+
+def default_dropout(recipe: "FinetuneRecipe", card: dict[str, Any]) -> float | None:
+    """`hidden_dropout_prob`, or that on the model's card (`finetuning.hidden_dropout_prob`); None: as in pre-training."""
+    recorded = card.get("finetuning", {}).get("hidden_dropout_prob")
+    return recorded if recipe.hidden_dropout_prob is None else recipe.hidden_dropout_prob
 
 
 def choose_long_text(
@@ -120,14 +127,16 @@ def resolve_train(
         train = msgspec.structs.replace(
             train, batch_tokens=size.batch_tokens, gradient_accumulation_steps=size.gradient_accumulation_steps
         )
-    patience = train.early_stopping_patience
+    patience, eval_every = train.early_stopping_patience, train.eval_every
     if not train.has_duration:
         sized = replace(batches, batch_tokens=cast(int, train.batch_tokens), cache={})
-        epochs = default_epochs(sized.batches_per_epoch / train.gradient_accumulation_steps)
+        updates = sized.batches_per_epoch / train.gradient_accumulation_steps
+        epochs = default_epochs(updates)
         train = msgspec.structs.replace(train, epochs=epochs)
         if patience is None and has_dev and batches.task.head_type != "lm" and not train.average_checkpoints:
-            patience = max(2, math.ceil(epochs / 2))
-    return msgspec.structs.replace(train, early_stopping_patience=patience or 0)
+            eval_every = eval_every or math.ceil(updates * math.ceil(epochs / MAX_EVALUATIONS))
+            patience = max(2, math.ceil(epochs * updates / eval_every / 2))
+    return msgspec.structs.replace(train, early_stopping_patience=patience or 0, eval_every=eval_every)
 
 
 def list_settings(train: "FinetuneTrain", task: TaskConfig, max_length: int) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class FinetuneRecipe(Config, frozen=True):
     aux_lm_weight: Annotated[NonNegFloat, "weight of an auxiliary LM loss, for causal models (0.5 in GPT); 0: none"] = 0.0
     rdrop: Annotated[NonNegFloat, "weight of the R-Drop loss (KL between two dropout passes); 0: none"] = 0.0
     hidden_dropout_prob: Annotated[
-        Probability | None, "dropout of embeddings and sublayer outputs; default: as in pre-training"
+        Probability | None, "dropout of embeddings and sublayer outputs; default: by the model's card, or as in pre-training"
     ] = None
     metric_for_best_model: Annotated[
         str | None, "metric for early stopping and for the best seed; default: the task's main one"

@@ -36,6 +36,7 @@ from . import seq2seq
 from .defaults import (
     MAX_MICRO_BATCH_TOKENS,
     choose_long_text,
+    default_dropout,
     describe_settings,
     list_settings,
     resolve_max_length,
@@ -174,14 +175,14 @@ def _build_result(summary: dict[str, Any], run: FinetuneRun, scores: FinalScores
 
 def _setup(recipe: FinetuneRecipe, loaded: BaseModel, console: Console) -> FinetuneRun:
     """Read the examples and build the task model; all errors of the recipe are raised here."""
-    base, tokenizer, _ = loaded
+    base, tokenizer, card = loaded
     examples, max_length = read_examples(recipe, tokenizer, console), resolve_max_length(recipe, base.config)
     task = choose_long_text(examples.task, examples.train, tokenizer, max_length, reads_all=recipe.max_length is None)
     examples = examples._replace(task=task)
     metric = resolve_best_metric(examples.task, recipe.metric_for_best_model)
     tokenizer, weights = add_special_tokens(examples.task, base, tokenizer)
     objective = build_task_objective(examples.task, recipe.features)
-    config = _build_config(recipe, base, weights, objective, max_length)
+    config = _build_config(recipe, base, weights, objective, max_length, default_dropout(recipe, card))
     if isinstance(objective, Seq2SeqObjective):
         config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config, max_length)
     model = _init_model(recipe, config, tokenizer, weights, base, objective, console)
@@ -196,11 +197,16 @@ def _load_base(recipe: FinetuneRecipe, console: Console) -> BaseModel:
 
 
 def _build_config(
-    recipe: FinetuneRecipe, base: Model, weights: dict[str, Tensor], objective: TaskObjective, max_length: int
+    recipe: FinetuneRecipe,
+    base: Model,
+    weights: dict[str, Tensor],
+    objective: TaskObjective,
+    max_length: int,
+    dropout: float | None,
 ) -> ModelConfig:
     encoder = base.config.encoder
-    if recipe.hidden_dropout_prob is not None:
-        encoder = msgspec.structs.replace(encoder, hidden_dropout_prob=recipe.hidden_dropout_prob)
+    if dropout is not None:
+        encoder = msgspec.structs.replace(encoder, hidden_dropout_prob=dropout)
     if recipe.pooling is not None:
         encoder = msgspec.structs.replace(encoder, pooling=recipe.pooling)
     if recipe.pooling == "concat":  # the pre-trained pooler reads one vector: the head reads all three instead
