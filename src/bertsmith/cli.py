@@ -77,8 +77,10 @@ def _run_stage(name: str, args: list[str]) -> int:
         module = load_stage(name)
         recipe = from_user(recipe_type(module, checked), values, source)
         report_same_names(recipe, "--quiet" in args)
+        is_interactive = sys.stdout.isatty() and "--json" not in args
+        run = getattr(module, "run_on_terminal", module.run) if is_interactive else module.run
         with raise_on_stop():
-            result = module.run(recipe, "--quiet" in args)
+            result = run(recipe, "--quiet" in args)
     if "--json" in args:
         print(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON
     return module.code(result) if hasattr(module, "code") else 0

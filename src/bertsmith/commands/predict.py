@@ -4,6 +4,7 @@ The answer for a text is what `Predictor` returns. The answer for a row also has
 """
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -20,7 +21,7 @@ from ..inference import output_files
 from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
 from ..inference.text_generation import is_causal_lm
-from ..model.generation.search import GenerationConfig, Greedy, Sample
+from ..model.generation.search import Beam, GenerationConfig, Greedy, Sample
 from ..rng import Stream, random_bits
 from ..tasks import Task
 from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
@@ -37,6 +38,8 @@ from ..tasks.table_rows import BadRow
 CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighboring rows used as context)
 INPUT_KEYS = ("text", "text_b", "question", "context", "options")
 LM_KEYS = ("candidates", "iterative", "likelihood")
+
+CONTROL_CHARS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal would obey them
 
 AnswerFn = Callable[[RowChunk], list[Any]]
 
@@ -88,17 +91,30 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         return finished | {"out": recipe.out}
     predictor = load(recipe.model, recipe.device, recipe.precision)
     if out is None:
-        count = 0
-        for answers in _iter_answers(recipe, predictor, inputs):
-            sys.stdout.writelines(_to_json_line(answer).decode() for answer in answers)
-            sys.stdout.flush()
-            count += len(answers)
-    else:
-        count = _write_answers(recipe, predictor, inputs, out, run_id, console)
-        if recipe.skip_bad and (num_errors := _count_errors(out)):
-            console.warn(f'{num_errors:,} invalid rows; their lines in {out} are {{"error": ...}}')
-    result = {"model": recipe.model, "answers": count, "out": recipe.out}
-    return output_files.record_result(out, result) if out else result
+        return _print_answers(recipe, predictor, inputs)
+    count = _write_answers(recipe, predictor, inputs, out, run_id, console)
+    if recipe.skip_bad and (num_errors := _count_errors(out)):
+        console.warn(f'{num_errors:,} invalid rows; their lines in {out} are {{"error": ...}}')
+    return output_files.record_result(out, {"model": recipe.model, "answers": count, "out": recipe.out})
+
+
+def run_on_terminal(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
+    """What the command line runs if stdout is a terminal and --json is not set: as `run`, but generated text is printed as
+    text, piece by piece, unless beam search finds it."""
+    inputs = _read_inputs(recipe)
+    if list(inputs) != ["text"] or any(getattr(recipe, name) for name in ("out", "top_k", *LM_KEYS)):
+        return run(recipe, quiet)
+    predictor = load(recipe.model, recipe.device, recipe.precision)
+    search = predictor.default_search
+    if search is not None and recipe.generate != Greedy():
+        search = recipe.generate
+    if search is None or isinstance(search, Beam):
+        return _print_answers(recipe, predictor, inputs)
+    for piece in predictor.stream(inputs["text"], **to_dict(search)):
+        sys.stdout.write(CONTROL_CHARS.sub("\ufffd", piece))
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    return {"model": recipe.model, "answers": 1, "out": None}
 
 
 def call(recipe: Recipe, quiet: bool = False) -> Any:
@@ -118,6 +134,15 @@ def _read_inputs(recipe: Recipe) -> dict[str, Any]:
     if not inputs and recipe.data is None:
         raise UserError(f'give a text or data=FILE: bertsmith predict {recipe.model} "a text"')
     return inputs
+
+
+def _print_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
+    count = 0
+    for answers in _iter_answers(recipe, predictor, inputs):
+        sys.stdout.writelines(_to_json_line(answer).decode() for answer in answers)
+        sys.stdout.flush()
+        count += len(answers)
+    return {"model": recipe.model, "answers": count, "out": None}
 
 
 def _write_answers(

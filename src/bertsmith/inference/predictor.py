@@ -1,6 +1,6 @@
 """`Predictor`: model, tokenizer and task of a checkpoint folder behind one call; `load` reads the folder."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..config import from_dict, to_dict
 from ..device import resolve_device
 from ..errors import UserError
 from ..model import checkpoint
-from ..model.generation.search import GenerationConfig
+from ..model.generation.search import GenerationConfig, Greedy
 from ..model.model import Model
 from ..objectives.contrastive import pool_tokens
 from ..objectives.seq2seq import Seq2SeqObjective
@@ -30,7 +30,7 @@ from ..tokenization.tokenizer import Tokenizer
 from .attentions import compute_alignments, compute_attentions, encode_framed
 from .fill_mask import FilledMasks, FillMask, Predictions
 from .runtime import Precision, Runtime
-from .text_generation import CausalGenerator, generate_targets, is_causal_lm
+from .text_generation import CausalGenerator, build_search_config, generate_targets, is_causal_lm, stream_target
 
 Embeddings = NDArray[np.float32]
 
@@ -269,6 +269,34 @@ class Predictor:
         config: GenerationConfig = from_dict(GenerationConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]
         results = CausalGenerator(self.runtime, self.tokenizer).generate(text_list, config, batch_tokens)
         return results[0] if is_single else results
+
+    def stream(self, text: str, kind: str = "greedy", **search: Any) -> Iterator[str]:
+        """The text that a causal language model or a model with task=generate generates, in pieces as they come.
+
+        `kind` is greedy or sample, and `search` its settings, as in `generate`. The concatenation of all pieces is the
+        `generated_text` that is generated at once with these settings.
+
+        Example:
+            >>> for piece in model.stream("Once upon a time", kind="sample", top_p=0.9):
+            ...     print(piece, end="", flush=True)
+        """
+        if not isinstance(text, str):
+            raise UserError("stream takes one text; call generate for several")
+        objective = None if self.task is None else build_task_objective(self.task)
+        task = objective.task if isinstance(objective, Seq2SeqObjective) else None
+        settings = {"kind": kind, **({"max_new_tokens": task.max_target_length} if task else {}), **search}
+        config: GenerationConfig = from_dict(GenerationConfig, settings, "stream")  # type: ignore[arg-type]
+        if task is not None:
+            return stream_target(self.runtime, self.tokenizer, task, text, self.max_length, config)
+        return CausalGenerator(self.runtime, self.tokenizer).stream(text, config)
+
+    @property
+    def default_search(self) -> GenerationConfig | None:
+        """The decoding settings unless others are given; None for a model that does not generate text."""
+        if self.task is None:
+            return Greedy() if is_causal_lm(self.model) else None
+        objective = build_task_objective(self.task)
+        return build_search_config(objective.task) if isinstance(objective, Seq2SeqObjective) else None
 
     def likelihood(self, texts: str | Iterable[str], batch_tokens: int | None = None) -> Any:
         """Log-likelihood of each text under the model: pseudo-log-likelihood for a masked LM (Salazar et al. 2020).

@@ -1,6 +1,6 @@
 """Batched text generation: targets of sequence-to-sequence tasks, and continuations and likelihoods of causal models."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,11 +8,12 @@ import torch
 
 from ..errors import UserError
 from ..model.generation.incremental import IncrementalDecoder, build_incremental_decoder, build_seq2seq_decoder
-from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, generate, number_copies
+from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, Sample, generate, number_copies, stream
 from ..model.heads import LM_HEAD
 from ..model.linear import use_small_linear
 from ..model.model import Model
 from ..tasks import Seq2Seq
+from ..tasks.seq2seq import Seq2SeqExample, TextDecoder
 from ..tasks.sequences import encode_texts
 from ..tokenization.tokenizer import Tokenizer
 from .fill_mask import format_likelihood
@@ -44,6 +45,43 @@ def generate_targets(
             )
         outputs |= {int(i): np.array(sequence.tokens, np.int64) for i, sequence in zip(batch, sequences, strict=True)}
     return [outputs[index] for index in range(len(source_ids))]
+
+
+def stream_target(
+    runtime: Runtime, tokenizer: Tokenizer, task: Seq2Seq, source: str, max_length: int, search: GenerationConfig
+) -> Iterator[str]:
+    """The target of one source as `generate_targets` gives it, in pieces of text."""
+    model, (source_ids,) = runtime.model, task.encode([Seq2SeqExample(source)], tokenizer, max_length).input_ids
+    room = model.config.encoder.max_position_embeddings - (len(source_ids) if model.decoder is None else 0)
+    decoder = build_seq2seq_decoder(model, search.max_new_tokens, tokenizer.cls_token_id)
+    arguments = (decoder, source_ids, check_streamable(search), tokenizer.sep_token_id, min(search.max_new_tokens, room))
+    return stream_text(runtime, stream(*arguments), TextDecoder(tokenizer))
+
+
+def check_streamable(search: GenerationConfig) -> Greedy | Sample:
+    if isinstance(search, Beam):
+        raise UserError("beam search knows its text only at the end; stream with kind=greedy or kind=sample, or do not stream")
+    return search
+
+
+def stream_text(runtime: Runtime, sequences: Iterator[GeneratedSequence], decode: Callable[[list[int]], str]) -> Iterator[str]:
+    """Pieces of text whose concatenation is `decode` of all tokens.
+
+    A character may need several tokens of a byte-level vocabulary: until it is complete it is decoded as U+FFFD, and held back.
+    """
+    emitted = text = ""
+    while True:
+        with runtime.inference_context():  # not around `yield`: it would hold for the caller, too
+            sequence = next(sequences, None)
+        if sequence is None:
+            break
+        text = decode(sequence.tokens)
+        complete = text.rstrip("\ufffd")
+        if len(complete) > len(emitted) and complete.startswith(emitted):
+            yield complete[len(emitted) :]
+            emitted = complete
+    if len(text) > len(emitted):
+        yield text[len(emitted) :]
 
 
 def build_search_config(task: Seq2Seq) -> GenerationConfig:
@@ -96,6 +134,14 @@ class CausalGenerator:
             outputs |= dict(zip(batch.tolist(), sequences, strict=True))
         return [self._format_output(prompt, outputs[index]) for index, prompt in enumerate(prompts)]
 
+    def stream(self, text: str, search: GenerationConfig) -> Iterator[str]:
+        """The `generated_text` of `generate`, in pieces as they are generated."""
+        (prompt,), config = self._encode_prompts([text]), check_streamable(search)
+        room = self.model.config.encoder.max_position_embeddings - len(prompt)
+        decoder, max_new_tokens = self._build_decoder(search.max_new_tokens), min(search.max_new_tokens, room)
+        sequences = stream(decoder, prompt, config, self.tokenizer.sep_token_id, max_new_tokens)
+        return stream_text(self.runtime, sequences, lambda tokens: self._decode_continuation(prompt, tokens))
+
     def log_likelihood(self, texts: Sequence[str], batch_tokens: int | None = None) -> list[dict[str, Any]]:
         """Log-likelihood of each text by the chain rule, in one forward pass; texts are truncated to the model's length."""
         max_positions, vocab_size = self.model.config.encoder.max_position_embeddings, len(self.tokenizer)
@@ -145,11 +191,13 @@ class CausalGenerator:
         return build_incremental_decoder(self.model, max_new_tokens, len(self.tokenizer))
 
     def _format_output(self, prompt: Ints, output: GeneratedSequence) -> dict[str, Any]:
-        prompt_text, full_text = self.tokenizer.decode([*prompt]), self.tokenizer.decode([*prompt, *output.tokens])
-        text = (
-            full_text.removeprefix(prompt_text) if full_text.startswith(prompt_text) else self.tokenizer.decode(output.tokens)
-        )
+        text = self._decode_continuation(prompt, output.tokens)
         finish_reason = "eos_token" if output.is_finished else "length"
         return {
             "generated_text": text, "token_ids": output.tokens, "log_prob": output.log_prob, "finish_reason": finish_reason
         }  # fmt: skip
+
+    def _decode_continuation(self, prompt: Ints, tokens: list[int]) -> str:
+        """The text of the tokens after the prompt, with the space between both."""
+        prompt_text, full_text = self.tokenizer.decode([*prompt]), self.tokenizer.decode([*prompt, *tokens])
+        return full_text.removeprefix(prompt_text) if full_text.startswith(prompt_text) else self.tokenizer.decode(tokens)

@@ -1,11 +1,11 @@
 """Text generation: greedy search, sampling and beam search over any `IncrementalDecoder`.
 
-`generate` is the entry point; `Greedy`, `Sample` and `Beam` are its configs.
+`generate` is the entry point, and `stream` the same token by token; `Greedy`, `Sample` and `Beam` are its configs.
 """
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -96,10 +96,19 @@ def generate(
         ]
     copy_numbers = number_copies(prompts) if copy_numbers is None else copy_numbers
     sequences = [_Sequence(i, max_new_tokens[i], copy_numbers[i]) for i in range(len(prompts))]
-    _generate_tokenwise(
-        decoder, prompts, config, eos_token_id, [sequence for sequence in sequences if sequence.max_new_tokens > 0]
-    )
-    return [GeneratedSequence(sequence.tokens, sequence.log_prob, sequence.is_finished) for sequence in sequences]
+    unfinished = [sequence for sequence in sequences if sequence.max_new_tokens > 0]
+    for _ in _generate_tokenwise(decoder, prompts, config, eos_token_id, unfinished):
+        pass
+    return [sequence.to_result() for sequence in sequences]
+
+
+def stream(
+    decoder: IncrementalDecoder, prompt: Ints, config: Greedy | Sample, eos_token_id: int | None, max_new_tokens: int
+) -> Iterator[GeneratedSequence]:
+    """The continuation of one prompt after each token, the last time as `generate` returns it."""
+    sequence = _Sequence(0, max_new_tokens, copy_number=0)
+    for _ in _generate_tokenwise(decoder, [prompt], config, eos_token_id, [sequence] if max_new_tokens > 0 else []):
+        yield sequence.to_result()
 
 
 def number_copies(prompts: Iterable[Ints]) -> list[int]:
@@ -259,6 +268,9 @@ class _Sequence:
     def is_done(self) -> bool:
         return self.is_finished or len(self.tokens) >= self.max_new_tokens
 
+    def to_result(self) -> GeneratedSequence:
+        return GeneratedSequence(list(self.tokens), self.log_prob, self.is_finished)
+
     def append_token(self, token: int, log_prob: float, eos_token_id: int | None) -> None:
         self.num_steps += 1  # counted for finished sequences too, while they keep their row
         if not self.is_done:
@@ -272,9 +284,12 @@ def _generate_tokenwise(
     config: Greedy | Sample,
     eos_token_id: int | None,
     sequences: list[_Sequence],
-) -> None:
-    """Generate all sequences in parallel. Rows of finished ones are dropped when half are finished, or when one has reached
-    its max_new_tokens (its cache has no room for more)."""
+) -> Iterator[None]:
+    """Generate all sequences in parallel; yields after each token.
+
+    Rows of finished ones are dropped when half are finished, or when one has reached its max_new_tokens (its cache has no room
+    for more).
+    """
     if not sequences:
         return
     state, logits = decoder.prefill([prompts[sequence.prompt_index] for sequence in sequences])
@@ -294,6 +309,7 @@ def _generate_tokenwise(
         log_probs = logits.float().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
         for sequence, token, log_prob in zip(sequences, tokens.tolist(), log_probs.tolist(), strict=True):
             sequence.append_token(token, log_prob, eos_token_id)
+        yield
         active_rows = [row for row, sequence in enumerate(sequences) if not sequence.is_done]
         if not active_rows:
             return
