@@ -1,5 +1,6 @@
 """The command line: exit statuses, one-line errors, one JSON object on stdout."""
 
+import errno
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from bertsmith import __version__, cli
 from bertsmith.commands import STAGES, load_stage
 from bertsmith.corpus.build import Prepare
 from bertsmith.errors import Interrupted, UserError
+from tests.support.cli import run_cli_error
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "##s", "on", "mat", "."]
 
@@ -173,8 +175,16 @@ class FakeStage:
         (UserError("the corpus is empty"), 2, "error: the corpus is empty"),
         (Interrupted("at step 7; run the same command again"), 130, "interrupted: at step 7; run the same command again"),
         (KeyboardInterrupt(), 130, "interrupted: run the same command again to resume"),
-        (FileNotFoundError(2, "No such file or directory", "a/b.bin"), 2, "error: No such file or directory a/b.bin"),
-        (OSError(28, "No space left on device"), 2, "error: No space left on device"),
+        (
+            FileNotFoundError(2, "No such file or directory", "a/b.bin"),
+            2,
+            "error: a/b.bin: No such file or directory; check the path",
+        ),
+        (
+            OSError(28, "No space left on device"),
+            2,
+            "error: No space left on device; free some space, and run the same command again",
+        ),
         (OSError("the disk is gone"), 2, "error: the disk is gone"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
@@ -241,3 +251,27 @@ def test_cli_python_m_is_the_same_command(argv):
     assert completed.returncode == 0 and json.loads(completed.stdout)["out"] == "corpus"
     bad = subprocess.run([*command, "prepare", "workrs=1"], capture_output=True, text=True, env=environment)
     assert bad.returncode == 2 and bad.stdout == "" and bad.stderr.startswith("error: ") and bad.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            OSError(errno.EFBIG, "File too large", "out/x"),
+            "out/x: File too large; the file system or `ulimit -f` forbids larger",
+        ),
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            "Too many open files; raise the limit of this process (`ulimit -n 4096`)",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device; free some space"),
+        (MemoryError("Unable to allocate 9 TiB"), "not enough memory (Unable to allocate 9 TiB); use smaller inputs"),
+        (RecursionError("maximum recursion depth"), "the input is nested too deeply"),
+    ],
+)
+def test_errors_of_the_system_name_the_place_and_a_way_out(error, message, monkeypatch):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr("bertsmith.cli._dispatch", fail)
+    assert run_cli_error("prepare").startswith(f"error: {message}")

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from rich.cells import cell_len
 
 import bertsmith
-from bertsmith.console import Console, StderrHandler, escape_unencodable, log_to_stderr, logger
+from bertsmith.console import Console, StderrHandler, escape_controls, escape_unencodable, log_to_stderr, logger, print_result
+from tests.support.cli import run_cli_error
 
 
 class FakeTerminal(io.StringIO):
@@ -144,3 +146,41 @@ def test_unencodable_characters_are_escaped_as_json(tmp_path):
         out.write('"é猫😀"')
     assert (tmp_path / "a.json").read_text() == '"\\u00e9\\u732b\\ud83d\\ude00"'
     assert json.loads((tmp_path / "a.json").read_text()) == "é猫😀"
+
+
+HOSTILE = "\x1b]0;title\x07\x9b31m\x7f\u202etxt.exe\rforged"
+
+
+def test_control_characters_are_escaped_as_in_json():
+    assert escape_controls("Größe 猫 \N{GRINNING FACE}") == "Größe 猫 \N{GRINNING FACE}"
+    escaped = escape_controls(HOSTILE + "\n")
+    assert escaped.isprintable() and json.loads(f'"{escaped}"') == HOSTILE + "\n"
+    assert escape_controls("a\tb\nc\x1b", keep_lines=True) == "a\tb\nc\\u001b"
+
+
+def test_whatever_is_printed_is_escaped(capsys):
+    with log_to_stderr():
+        console = Console()
+        console.info(f"labels: {HOSTILE}")
+        console.warn(f"column {HOSTILE}\nerror: forged")
+        console.print_table(f"{HOSTILE}", [(HOSTILE, "1"), ("label", "2")])
+    print_result(json.dumps({"label": HOSTILE}, ensure_ascii=False))
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 5 and all(map(str.isprintable, lines))
+    assert lines[-1].index("2") == lines[-2].rindex("1")  # columns are aligned as they are shown
+    assert captured.out.rstrip("\n").isprintable() and json.loads(captured.out) == {"label": HOSTILE}
+
+
+def test_errors_are_one_printable_line(tmp_path):
+    (tmp_path / "d.tsv").write_text("te\x1b[31mxt\tla\x9b1mbel\na\tb\n")
+    message = run_cli_error("finetune", "task=classify", "model=mini-en", f"data.train={tmp_path}/d.tsv", "out=x\n\x1b[0m")
+    assert message.startswith("error: ") and message.rstrip("\n").isprintable()
+
+
+def test_only_the_console_prints():
+    root = Path(bertsmith.__file__).parent
+    for path in root.rglob("*.py"):
+        if path.name not in ("console.py", "codegen.py"):
+            calls = re.findall(r"(?<![\w.\"])print\(|sys\.std(?:out|err)\.write", path.read_text(encoding="utf-8"))
+            assert not calls or path.parts[-2:] == ("quickstart", "run.py"), f"{path}: use print_line or print_result"

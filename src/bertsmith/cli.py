@@ -12,8 +12,8 @@ import msgspec
 from . import __version__
 from .commands import POSITIONAL, STAGES, load_stage, recipe_type, report_same_names
 from .config import from_user, list_choices, suggest
-from .console import escape_unencodable, log_to_stderr
-from .errors import Interrupted, UserError, explain_missing_torch
+from .console import escape_unencodable, log_to_stderr, print_line, print_result
+from .errors import Interrupted, UserError, explain_missing_torch, explain_os_error
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
 from .schema import load_stage_schema
@@ -33,20 +33,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()  # a closed pipe is noticed here
         return status
     except Interrupted as interruption:
-        print(f"interrupted: {interruption}", file=sys.stderr)
+        print_line(f"interrupted: {interruption}", keep_lines=False)
         return EXIT_STATUS
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_line(f"error: {error}", keep_lines=False)
         return 2
     except BrokenPipeError:  # the reader of stdout is gone: `bertsmith predict ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
         return 141
     except OSError as error:
-        filename = f" {error.filename}" if error.filename else ""
-        print(f"error: {error.strerror or error}{filename}", file=sys.stderr)
+        print_line(f"error: {explain_os_error(error)}", keep_lines=False)
+        return 2
+    except MemoryError as error:
+        reason = f" ({error})" if str(error) else ""
+        print_line(f"error: not enough memory{reason}; use smaller inputs, a smaller model or fewer workers", keep_lines=False)
+        return 2
+    except RecursionError:
+        print_line("error: the input is nested too deeply; give one with fewer levels")
         return 2
     except KeyboardInterrupt:
-        print(f"interrupted: {RESUME_HINT}", file=sys.stderr)
+        print_line(f"interrupted: {RESUME_HINT}")
         return EXIT_STATUS
 
 
@@ -54,16 +60,16 @@ def _dispatch(args: list[str]) -> int:
     if args and args[0] == "help":  # `bertsmith help finetune`, as git and pip have it
         args = [*args[1:2], "--help", *args[2:]]
     if not args or args[0] in ("--help", "-h"):
-        print(format_overview())
+        print_result(format_overview())
         return 0
     if args[0] in ("--version", "-V", "version"):
-        print(__version__)
+        print_result(__version__)
         return 0
     name, *rest = args
     if name not in STAGES:
         raise UserError(_explain_unknown_stage(name))
     if "--help" in rest or "-h" in rest:
-        print(format_stage_help(name, rest))
+        print_result(format_stage_help(name, rest))
         return 0
     return _run_stage(name, rest)
 
@@ -82,7 +88,7 @@ def _run_stage(name: str, args: list[str]) -> int:
         with raise_on_stop():
             result = run(recipe, "--quiet" in args)
     if "--json" in args:
-        print(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON
+        print_result(msgspec.json.encode(result).decode())  # NaN becomes null, which is valid JSON
     return module.code(result) if hasattr(module, "code") else 0
 
 

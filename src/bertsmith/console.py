@@ -19,8 +19,36 @@ class StderrHandler(logging.Handler):
     """Prints messages to the current sys.stderr, warnings with a prefix."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        prefix = "warning: " if record.levelno >= logging.WARNING else ""
-        print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+        is_warning = record.levelno >= logging.WARNING
+        print_line("warning: " * is_warning + record.getMessage(), keep_lines=not is_warning)
+
+
+# C0 and C1 controls, DEL, and marks that change the direction of text: they could move the cursor, retitle or recolour a
+# terminal, or forge a line. Texts, labels, column names and file names may contain them.
+_CONTROL_CODES = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_ESCAPES = {code: f"\\u{code:04x}" for code in _CONTROL_CODES} | {ord("\n"): "\\n", ord("\t"): "\\t", ord("\r"): "\\r"}
+_ESCAPES_OF_LINES = {code: escape for code, escape in _ESCAPES.items() if code not in (ord("\n"), ord("\t"))}
+
+
+def escape_controls(text: str, keep_lines: bool = False) -> str:
+    """Control characters as \\uXXXX, which is also valid JSON; with `keep_lines`, line breaks and tabs stay."""
+    return text.translate(_ESCAPES_OF_LINES if keep_lines else _ESCAPES)
+
+
+def print_line(message: str, keep_lines: bool = True) -> None:
+    """Print a message on stderr. Whatever is printed goes through here or `print_result`."""
+    print(escape_controls(message, keep_lines), file=sys.stderr, flush=True)
+
+
+def print_result(*lines: str) -> None:
+    """Print results on stdout, a line each and at once: JSON, or pages of help."""
+    print_text("".join(line + "\n" for line in lines))
+
+
+def print_text(text: str) -> None:
+    """Print text, or a piece of it, on stdout."""
+    sys.stdout.write(escape_controls(text, keep_lines=True))
+    sys.stdout.flush()
 
 
 def escape_unencodable(stream: TextIO) -> None:
@@ -76,6 +104,7 @@ class Console:
         """Rows in aligned columns, measured in terminal cells (a Chinese character takes two)."""
         from rich.cells import cell_len
 
+        rows = [tuple(map(escape_controls, row)) for row in rows]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         self.info(title)
         for row in rows:

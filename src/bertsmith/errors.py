@@ -1,5 +1,6 @@
 """Exceptions that the command line turns into one-line messages."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,34 @@ class UserError(ValueError):
 
 class Interrupted(Exception):
     """A signal stopped the run; everything done so far is on disk, so that the same command resumes it."""
+
+
+_WAYS_OUT = {
+    errno.ENOSPC: "free some space, and run the same command again",
+    errno.EDQUOT: "free some space of your quota, and run the same command again",
+    errno.EFBIG: "the file system or `ulimit -f` forbids larger files: raise the limit, or write to another place",
+    errno.EMFILE: "raise the limit of this process (`ulimit -n 4096`)",
+    errno.ENFILE: "close other programs, or raise the system's limit (`sysctl fs.file-max`)",
+    errno.ENOMEM: "use smaller inputs, a smaller model or fewer workers",
+    errno.EAGAIN: "the system starts no more processes or threads: use fewer workers, or raise `ulimit -u`",
+    errno.EROFS: "write to another place",
+    errno.EACCES: "check its permissions, or choose another place",
+    errno.EPERM: "check its permissions, or choose another place",
+    errno.ELOOP: "it is a loop of links: give the path of a file or folder",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.ENOTDIR: "a part of the path is a file: check the path",
+    errno.EISDIR: "it is a folder: give a file",
+    errno.ENOENT: "check the path",
+}
+
+
+def explain_os_error(error: OSError) -> str:
+    """A failed operation of the system in one line: what, where, and a way out."""
+    places = [str(place) for place in (error.filename, error.filename2) if place is not None]
+    what = error.strerror or str(error) or type(error).__name__
+    problem = f"{' -> '.join(places)}: {what}" if places else what
+    way_out = _WAYS_OUT.get(error.errno or 0)
+    return f"{problem}; {way_out}" if way_out else problem
 
 
 @contextmanager

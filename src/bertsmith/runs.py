@@ -148,6 +148,11 @@ def world_size() -> int:
     return int(environ.get("WORLD_SIZE", "1")) if "RANK" in environ else 1
 
 
+def is_main_process() -> bool:
+    """Whether this is rank 0 of torchrun, or the only process."""
+    return world_size() == 1 or environ["RANK"] == "0"
+
+
 def command_line() -> list[str]:
     """sys.argv with the bare name of the program, for card.json."""
     program = Path(sys.argv[0]).name
@@ -190,7 +195,8 @@ def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str,
     if card.get("identity") != run_id:
         raise UserError(f"{out} contains a model of another recipe; choose another out, or remove the folder")
     console.info(f"{out} already exists, created by the same recipe")
-    _remove_state(out)  # left by a run killed between manifest and cleanup
+    if is_main_process():  # left by a run killed between manifest and cleanup
+        _remove_state(out)
     if "seeds" in card["result"]:
         shutil.rmtree(out / "seeds", ignore_errors=True)
     return {"out": str(out), "created": False, **card["result"]}

@@ -1,19 +1,23 @@
 """A toy model and objective: two losses with different target counts, dropout, a recurrent state, and batches that are pure
 functions of their index."""
 
+import itertools
 import os
+import shutil
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from bertsmith.console import Console
 from bertsmith.runs import Run
-from bertsmith.train import Batch, Loss, TrainConfig, Trainer, Validation, prepare
+from bertsmith.train import Batch, Loss, TrainConfig, Trainer, Validation, checkpoint, prepare
 from bertsmith.train.param_groups import uniform_schedule
 
 ROOT = Path(__file__).parents[2]
@@ -193,3 +197,41 @@ def run_distributed(folder: str) -> None:
             build_trainer(Path(folder), DISTRIBUTED_CONFIG, Model(), objective=StatelessObjective(), on_step=on_step).fit(
                 Data()
             )
+
+
+EARLY_STOPPING_CONFIG = TrainConfig(
+    steps=6, learning_rate=3e-2, gradient_accumulation_steps=2, eval_every=1, early_stopping_patience=6, device="cpu"
+)
+AVERAGING_CONFIG = TrainConfig(
+    steps=6, learning_rate=3e-3, gradient_accumulation_steps=2, save_every=2, average_checkpoints=3, device="cpu"
+)
+
+
+def run_distributed_to_weights(folder: str, config_name: str) -> None:
+    """Trains one of several ranks; rank 0 removes the checkpoints as soon as it is done. Writes the weights of each rank."""
+    scores = iter([0.1, 0.3, 0.9, 0.2, 0.5, 0.4])  # step 3 is the best
+    trainer = build_trainer(
+        Path(folder), globals()[config_name], Model(), objective=StatelessObjective(), score_fn=lambda: next(scores)
+    )
+    if not trainer.is_main_process:
+        load, average = checkpoint.load_best, checkpoint.load_average
+        checkpoint.load_best = lambda *args: (time.sleep(1), load(*args))
+        checkpoint.load_average = lambda *args: (time.sleep(1), average(*args))[1]
+    trainer.fit(Data())
+    if trainer.is_main_process:
+        shutil.rmtree(trainer.run.state)
+    torch.save(trainer.model.state_dict(), Path(folder).parent / f"weights-{os.environ.get('RANK', 'alone')}.pt")
+
+
+def count_pickled_gathers(folder: str) -> None:
+    """Trains one of several ranks and fails if its later steps pickle anything."""
+    gathers = []
+    all_gather_object = dist.all_gather_object
+    dist.all_gather_object = lambda *args, **options: (gathers.append(1), all_gather_object(*args, **options))
+    counts = []
+    on_step = lambda step, row: counts.append(len(gathers))
+    build_trainer(Path(folder), DISTRIBUTED_CONFIG, Model(), objective=StatelessObjective(), on_step=on_step, eval_sets={}).fit(
+        Data()
+    )
+    pickled = {step + 2: after - before for step, (before, after) in enumerate(itertools.pairwise(counts))}
+    assert {step: count for step, count in pickled.items() if count} == {2: 1, 4: 1}, pickled  # saving

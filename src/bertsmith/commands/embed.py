@@ -1,7 +1,6 @@
 """`bertsmith embed`: sentence embeddings of texts or files, semantic search over documents, and queries of word vectors."""
 
 import json
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..artifacts import resolve_path
 from ..config import Config, PosInt
-from ..console import Console
+from ..console import Console, print_result
 from ..errors import UserError
 from ..inference import output_files
 from ..inference.predictor import Predictor, load
@@ -158,8 +157,7 @@ def _print_vectors(recipe: Recipe, predictor: Predictor) -> int:
     """One JSON list per text."""
     num_texts = 0
     for rows in _iter_chunks(recipe, 0):
-        sys.stdout.writelines(json.dumps(vector.tolist()) + "\n" for vector in _embed(recipe, predictor, rows))
-        sys.stdout.flush()
+        print_result(*(json.dumps(vector.tolist()) for vector in _embed(recipe, predictor, rows)))
         num_texts += len(rows)
     return num_texts
 
@@ -178,8 +176,7 @@ def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, ru
     index, num_answers = _load_documents(recipe, predictor), 0
     if out is None:
         for rows in _iter_chunks(recipe, 0):
-            sys.stdout.writelines(line.decode() for line in _hit_lines(recipe, predictor, rows, index))
-            sys.stdout.flush()
+            print_result(*(line.decode().rstrip("\n") for line in _hit_lines(recipe, predictor, rows, index)))
             num_answers += len(rows)
     else:
         with output_files.open_line_output(out, run_id) as (file, num_written):

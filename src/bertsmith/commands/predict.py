@@ -4,7 +4,6 @@ The answer for a text is what `Predictor` returns. The answer for a row also has
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -15,7 +14,7 @@ import msgspec
 
 from ..artifacts import resolve_path
 from ..config import Config, PosInt, to_dict
-from ..console import Console
+from ..console import Console, print_result, print_text
 from ..errors import UserError
 from ..inference import output_files
 from ..inference.predictor import Predictor, load
@@ -39,7 +38,6 @@ CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besi
 INPUT_KEYS = ("text", "text_b", "question", "context", "options")
 LM_KEYS = ("candidates", "iterative", "likelihood")
 
-CONTROL_CHARS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal would obey them
 
 AnswerFn = Callable[[RowChunk], list[Any]]
 
@@ -111,9 +109,8 @@ def run_on_terminal(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     if search is None or isinstance(search, Beam):
         return _print_answers(recipe, predictor, inputs)
     for piece in predictor.stream(inputs["text"], **to_dict(search)):
-        sys.stdout.write(CONTROL_CHARS.sub("\ufffd", piece))
-        sys.stdout.flush()
-    sys.stdout.write("\n")
+        print_text(piece)
+    print_text("\n")
     return {"model": recipe.model, "answers": 1, "out": None}
 
 
@@ -139,8 +136,7 @@ def _read_inputs(recipe: Recipe) -> dict[str, Any]:
 def _print_answers(recipe: Recipe, predictor: Predictor, inputs: dict[str, Any]) -> dict[str, Any]:
     count = 0
     for answers in _iter_answers(recipe, predictor, inputs):
-        sys.stdout.writelines(_to_json_line(answer).decode() for answer in answers)
-        sys.stdout.flush()
+        print_result(*(_to_json_line(answer).decode().rstrip("\n") for answer in answers))
         count += len(answers)
     return {"model": recipe.model, "answers": count, "out": None}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .. import api
 from ..artifacts import write_atomic
 from ..config import Config, from_dict
-from ..console import Console, log_to_stderr
+from ..console import Console, log_to_stderr, print_line
 from ..errors import Interrupted, UserError
 from ..recipes import read_recipe
 from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
@@ -76,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with log_to_stderr(), raise_on_stop():
             run(read_recipe(QuickstartRecipe, overrides=sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_line(f"error: {error}", keep_lines=False)
         return 2
     except (Interrupted, KeyboardInterrupt):
-        print(f"interrupted: {RESUME_HINT}", file=sys.stderr)
+        print_line(f"interrupted: {RESUME_HINT}")
         return EXIT_STATUS
     return 0
 

@@ -1,8 +1,9 @@
 """Data parallelism over the processes that torchrun started: each computes some micro-batches of every update."""
 
 import atexit
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -50,7 +51,8 @@ class Ranks:
 
     rank: int = 0
     world_size: int = 1
-    cpu_group: Any = None  # gloo group for Python objects
+    cpu_group: Any = None  # gloo group for what is on the host
+    known_names: dict[str, list[str]] = field(default_factory=dict, repr=False)  # by kind, see `gather_sums`
 
     @property
     def is_main_process(self) -> bool:
@@ -70,17 +72,45 @@ class Ranks:
         return values
 
     def broadcast(self, value: T) -> T:
-        """The value of rank 0, for decisions that depend on clocks or files."""
+        """The value of rank 0, for decisions that depend on files."""
         return self.all_gather(value)[0]
+
+    def gather_floats(self, values: Sequence[float]) -> list[list[float]]:
+        """The numbers of every rank, in rank order: a small float64 tensor, cheap enough for every step."""
+        if self.world_size == 1:
+            return [list(values)]
+        mine = torch.tensor(values, dtype=torch.float64)
+        gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
+        dist.all_gather(gathered, mine, group=self.cpu_group)
+        return [tensor.tolist() for tensor in gathered]
+
+    def gather_sums(self, kind: str, sums: Mapping[str, tuple[float, float]]) -> list[dict[str, tuple[float, float]]]:
+        """A few pairs of numbers by name, of every rank, in rank order.
+
+        The names of a kind are exchanged (pickled) when a rank has a new one, in the first step as a rule; after that a step
+        exchanges numbers alone: whether a rank lacks a name, and for each known name whether it is present, and its pair.
+        """
+        if self.world_size == 1:
+            return [dict(sums)]
+        names = self.known_names.setdefault(kind, [])
+        row = [float(not sums.keys() <= set(names))]
+        for name in names:
+            row += [1.0, *sums[name]] if name in sums else [0.0, 0.0, 0.0]
+        rows = self.gather_floats(row)
+        if any(row[0] for row in rows):
+            new_names = dict.fromkeys(name for rank_names in self.all_gather(list(sums)) for name in rank_names)
+            names += [name for name in new_names if name not in names]
+            return self.gather_sums(kind, sums)
+        return [{name: (row[3 * i + 2], row[3 * i + 3]) for i, name in enumerate(names) if row[3 * i + 1]} for row in rows]
 
     def any_rank(self, flag: bool) -> bool:
         """True if `flag` is True on at least one rank."""
-        return any(self.all_gather(flag))
+        return any(value for (value,) in self.gather_floats([flag]))
 
     def reduce_metrics(self, metrics: MetricSums) -> MetricSums:
         """Sums over all ranks."""
         total = MetricSums()
-        for sums in self.all_gather(metrics.sums):
+        for sums in self.gather_sums("metrics", metrics.sums):
             total.add(MetricSums(sums))
         return total
 

@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from torch import Tensor
 
 from .. import artifacts
+from ..console import escape_controls, print_line
 from ..errors import UserError
 from .objective import Batch, Loss
 
@@ -195,9 +196,9 @@ class ProgressDisplay:
 
     def warn(self, message: str) -> None:
         if self._bar:
-            self._bar.console.print(message, markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(escape_controls(message, keep_lines=True), markup=False, highlight=False, soft_wrap=True)
         elif self._enabled:
-            print(message, file=sys.stderr, flush=True)
+            print_line(message)
 
     def update(self, fraction_done: float, progress_text: str, metrics: Mapping[str, Any]) -> None:
         """Shows the progress; fraction_done in [0, 1], progress_text such as `step  20/100`."""

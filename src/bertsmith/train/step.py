@@ -106,11 +106,13 @@ class UpdateStep:
         for batch in batches:
             for name, count in batch.target_counts.items():
                 local_counts[name] = local_counts.get(name, 0) + count
-        per_rank = self.setup.ranks.all_gather((local_counts, sum(batch.num_tokens for batch in batches)))
-        names = {name: None for counts, _ in per_rank for name in counts}
-        return {name: sum(counts.get(name, 0) for counts, _ in per_rank) for name in names}, sum(
-            tokens for _, tokens in per_rank
-        )
+        sums = {name: (float(count), 0.0) for name, count in local_counts.items()}
+        num_tokens = float(sum(batch.num_tokens for batch in batches))
+        per_rank = self.setup.ranks.gather_sums("targets", {**sums, "": (num_tokens, 0.0)})
+        names = dict.fromkeys(name for counts in per_rank for name in counts)
+        totals = {name: int(sum(counts[name][0] for counts in per_rank if name in counts)) for name in names}
+        tokens = totals.pop("")
+        return totals, tokens
 
     def _clip_grads(self) -> Tensor | float:
         """Clips the gradients to `train.max_grad_norm`; returns the norm before clipping."""

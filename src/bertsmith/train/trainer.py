@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import astuple
 from torch import Tensor
 
 from .. import runs
@@ -17,7 +18,7 @@ from . import checkpoint, param_groups, schedule
 from .anomaly import AnomalyDetector
 from .logging import MetricsLogger, MetricSums, ProgressDisplay, format_metrics, list_losses
 from .objective import Batch, Objective
-from .progress import Clock, TrainProgress, parse_progress, progress_to_dict
+from .progress import Clock, TimeProgress, TrainProgress, parse_progress, progress_to_dict
 from .setup import TrainSetup, isolate_torch_state
 from .step import StepResult, UpdateStep, evaluate
 
@@ -195,7 +196,7 @@ class Trainer:
             return True
         if c.steps is not None:
             return p.step >= c.steps
-        p.time = self.setup.ranks.broadcast(self.clock.read())
+        p.time = TimeProgress(*self.setup.ranks.gather_floats(astuple(self.clock.read()))[0])
         return p.step > 0 and p.time.seconds + p.time.step_seconds > 60 * (c.minutes or 0)
 
     # -- between steps
@@ -251,18 +252,21 @@ class Trainer:
             checkpoint.save_best(self.run.state, step, self.model)
 
     def _load_best(self) -> None:
-        """Loads the best weights if they are not those of the last step."""
+        """Loads the best weights if they are not those of the last step. Rank 0 alone reads the file, which it will remove."""
         best_step = self.progress.evaluation.best_step
         if best_step >= 0 and best_step != self.progress.step:
-            checkpoint.load_best(self.run.state, best_step, self.model)
+            if self.is_main_process:
+                checkpoint.load_best(self.run.state, best_step, self.model)
+            self.setup.ranks.broadcast_weights(self.model)
             self.display.info(f"loaded the best weights, of step {best_step}")
 
     def _load_average(self) -> None:
         """Loads the mean of the last `train.average_checkpoints` checkpoints."""
         if self.config.average_checkpoints:
-            self.setup.ranks.broadcast(None)  # barrier: the last checkpoint must be written before anyone reads it
-            steps = checkpoint.load_average(self.run.state, self.config.average_checkpoints, self.progress.step, self.model)
-            self.display.info(f"averaged the weights of steps {', '.join(map(str, steps))}")
+            if self.is_main_process:
+                steps = checkpoint.load_average(self.run.state, self.config.average_checkpoints, self.progress.step, self.model)
+                self.display.info(f"averaged the weights of steps {', '.join(map(str, steps))}")
+            self.setup.ranks.broadcast_weights(self.model)
 
     def _roll_back(self) -> None:
         """Restores the last checkpoint, skips the batches since then, and halves the learning rate."""

@@ -1,13 +1,12 @@
 """Word queries of `bertsmith embed`: nearest neighbours, analogies and benchmark scores."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from ..console import Console
+from ..console import Console, print_result
 from ..errors import UserError
 from . import KeyedVectors
 from .benchmarks import AnalogyScores, evaluate_word_analogies, evaluate_word_pairs
@@ -39,7 +38,7 @@ def run_queries(
 
 def _print_words(scored_words: ScoredWords) -> list[dict[str, Any]]:
     rows = [{"word": word, "score": round(score, 6)} for word, score in scored_words]
-    sys.stdout.writelines(msgspec.json.encode(row).decode() + "\n" for row in rows)
+    print_result(*(msgspec.json.encode(row).decode() for row in rows))
     return rows
 
 
