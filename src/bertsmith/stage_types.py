@@ -77,6 +77,8 @@ class Attention(TypedDict, total=False):
     """number of attention heads"""
     causal: bool
     """attend only to earlier tokens (left to right)"""
+    directions: Literal["joint", "apart"]
+    """joint: one stack; apart: one stack left to right and one right to left, of half the hidden_size each (biLM)"""
     attention_dropout: float
     """dropout on attention weights (0.1 in BERT); above 0, no flash attention (slower)"""
     bias: bool
@@ -996,13 +998,13 @@ Decoder = Literal["transformer", "rnn"] | TransformerDecoderConfig | Config | RN
 
 Drop = Literal["lines", "documents"] | Sequence[Literal["lines", "documents"]]
 
-FinetuneModel = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | StrPath | EncoderConfig | Config
+FinetuneModel = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "elmo-transformer", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | StrPath | EncoderConfig | Config
 
 Generate = Literal["greedy", "sample", "beam"] | Greedy | Config | Sample | Beam
 
 Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "char", "byte", "word"]
 
-Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | EncoderConfig | Config
+Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "elmo-transformer", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | EncoderConfig | Config
 
 Objective = Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", "skip-gram", "cbow"] | NextSentenceMLM | Config | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
 

@@ -21,6 +21,7 @@ from bertsmith.model.mixers import (
     TransformerXL,
 )
 from bertsmith.model.mixers.reformer.chunked import ChunkConfig
+from bertsmith.model.mixers.separate_directions import SeparateDirections
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout, PaddedLayout
 from bertsmith.model.position_bias import AlibiConfig, ShawConfig, T5BiasConfig
@@ -106,7 +107,14 @@ MIXERS += [
 ]
 CAUSAL += [LiteTransformer(kernel_sizes=(5,), causal=True), LiteTransformer(kernel_sizes=(31,), dynamic=True, causal=True)]
 
+APART = [
+    Attention(num_attention_heads=4, directions="apart"),
+    Attention(num_attention_heads=4, directions="apart", rope_theta=100.0, bias=False),
+    Attention(num_attention_heads=4, directions="apart", position_bias=T5BiasConfig(num_buckets=8, max_distance=12)),
+    Attention(num_attention_heads=4, directions="apart", position_bias=ShawConfig(clip=5)),
+]
 MIXERS += [
+    *APART,
     Attention(num_attention_heads=4, position_bias=AlibiConfig()),
     Attention(num_attention_heads=4, position_bias=ShawConfig(clip=5)),
     Attention(num_attention_heads=4, position_bias=T5BiasConfig(num_buckets=8, max_distance=12)),
@@ -118,6 +126,9 @@ CAUSAL += [
 ]
 
 every_mixer = pytest.mark.parametrize("config", MIXERS, ids=config_id)
+mixer_of_two_directions = pytest.mark.parametrize(
+    "config", [*APART, Lstm(directions="apart"), Lstm(directions="apart", cell="rnn")], ids=config_id
+)
 every_causal_mixer = pytest.mark.parametrize("config", CAUSAL, ids=config_id)
 every_mixer_and_causal = pytest.mark.parametrize("config", MIXERS + CAUSAL, ids=config_id)
 full_attention = pytest.mark.parametrize("config", ATTENTION + CAUSAL_ATTENTION, ids=config_id)
@@ -167,6 +178,26 @@ def test_causal_mixer_does_not_see_the_future(config):
     before, after = mixer(x, layout), mixer(changed, layout)
     assert_close(before[:20], after[:20], atol=1e-6, rtol=1e-6)
     assert not torch.allclose(before[20:30], after[20:30])
+
+
+@mixer_of_two_directions
+def test_directions_apart_never_mix(config):
+    """The forward half sees no later token and no channel of the other half, the backward half no earlier one."""
+    mixer, (x, layout), half = build_mixer(config), random_inputs((30, 10)), HIDDEN_SIZE // 2
+    for changed_tokens, changed_channels in (
+        (slice(12, 14), slice(None)),
+        (slice(0, 30), slice(half)),
+        (slice(0, 30), slice(half, None)),
+    ):
+        changed = x.clone()
+        changed[changed_tokens, changed_channels] += torch.randn_like(changed[changed_tokens, changed_channels])
+        differs = mixer(changed, layout) != mixer(x, layout)
+        expected = torch.zeros(40, 2, dtype=torch.bool)
+        if changed_tokens == slice(12, 14):
+            expected[12:30, 0] = expected[:14, 1] = True
+        else:
+            expected[:30, int(changed_channels != slice(half))] = True
+        assert torch.equal(differs.unflatten(1, (2, half)).any(2), expected)
 
 
 @every_mixer
@@ -306,6 +337,9 @@ def values_of(mixer, config, x, layout):
         return layout.pad(mixer.qkv(x).unflatten(-1, (2, 4, -1)).select(-3, 1)).transpose(1, 2)
     if isinstance(config, LiteTransformer):
         mixer, x = mixer.attention, x.chunk(2, -1)[0]
+    if isinstance(mixer, SeparateDirections):
+        parts = zip(mixer.mixers, x.chunk(2, -1), strict=True)
+        return torch.cat([values_of(part, config, half, layout) for part, half in parts], 1)
     return layout.pad(mixer.projections(x)[2]).transpose(1, 2)
 
 
@@ -334,6 +368,9 @@ def test_attention_weights_times_values_are_the_output_of_the_mixer(config, leng
         expected, actual = mixer(x, layout), mixer.output(out)
     elif isinstance(config, LiteTransformer):
         expected, actual = mixer(x, layout)[:, : HIDDEN_SIZE // 2], mixer.attention.projections.output(out)
+    elif isinstance(mixer, SeparateDirections):
+        parts = zip(mixer.mixers, out.chunk(2, -1), strict=True)
+        expected, actual = mixer(x, layout), torch.cat([part.projections.output(half) for part, half in parts], -1)
     else:
         expected, actual = mixer(x, layout), mixer.projections.output(out)
     assert_close(actual, expected, atol=1e-5, rtol=1e-5)

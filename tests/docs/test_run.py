@@ -34,6 +34,7 @@ SHORT = {"steps": 2, "batch_tokens": 256}
 SMALL = {  # sizes for presets that take long even for two steps
     "gpt": {"hidden_size": 48, "num_hidden_layers": 2, "feedforward.intermediate_size": 192},
     "elmo": {"mixer.cell_size": 512},
+    "elmo-transformer": {"hidden_size": 64, "num_hidden_layers": 2, "feedforward.intermediate_size": 128},
     "transformer-xl": {"hidden_size": 40, "num_hidden_layers": 2, "feedforward.intermediate_size": 80},
     "adaptive-span": {"hidden_size": 64, "num_hidden_layers": 2, "feedforward.intermediate_size": 128},
     "albert-base": {"hidden_size": 48, "num_hidden_layers": 2, "feedforward.intermediate_size": 96},

@@ -23,7 +23,12 @@ def build_seq2seq_config(
         raise UserError(f"model={recipe.model} has a decoder already; leave out `decoder`")
     decoder, encoder = recipe.decoder or base.config.decoder, config.encoder
     if decoder is None:
-        if not isinstance(encoder.mixer, Attention) or encoder.layer_types or encoder.embeddings is not None:
+        if (
+            not isinstance(encoder.mixer, Attention)
+            or encoder.separates_directions
+            or encoder.layer_types
+            or encoder.embeddings is not None
+        ):
             raise UserError(
                 "this encoder cannot be a prefix LM, which needs mixer=attention in all layers; set decoder=rnn or transformer"
             )

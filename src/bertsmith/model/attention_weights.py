@@ -39,7 +39,7 @@ def self_attention_weights(model: Model, inputs: Inputs) -> list[Tensor]:
 def max_batch_tokens(model: Model, max_seqlen: int) -> int:
     """Most tokens of a batch, of sequences up to `max_seqlen`, whose attention weights are within `MAX_VALUES`."""
     encoder = model.config.encoder
-    num_heads = getattr(encoder.mixer, "num_attention_heads", 1)
+    num_heads = getattr(encoder.mixer, "num_attention_heads", 1) * (1 + encoder.separates_directions)
     return MAX_VALUES // (max(1, encoder.num_hidden_layers) * num_heads * max_seqlen)
 
 

@@ -10,6 +10,7 @@ from ..tokenization.tokenizer import Tokenizer
 from .embeddings import InputEmbeddingConfig
 from .mixers import Attention, LiteTransformer, Longformer, MixerConfig, Reformer, ReformerChunked
 from .mixers.reformer.reversible import ReversibleMode
+from .mixers.separate_directions import SeparateAddNorm, SeparateFeedForward
 from .positions import AxialPositionsConfig
 from .sublayers import Activation, AddNorm, FeedForwardConfig, NoNorm, PoolActivation, ResidualAdd
 
@@ -92,7 +93,8 @@ class EncoderConfig(Config, frozen=True):
     @property
     def embedding_dim(self) -> int:
         """Dimension of the token, position and segment embeddings (before the projection to the hidden size)."""
-        return self.embedding_size or self.hidden_size if self.embeddings is None else self.hidden_size
+        stack_size = self.hidden_size // 2 if self.separates_directions else self.hidden_size
+        return self.embedding_size or stack_size if self.embeddings is None else stack_size
 
     @property
     def token_table_dim(self) -> int:
@@ -123,6 +125,11 @@ class EncoderConfig(Config, frozen=True):
         ]
         causal_flags = [getattr(component, "causal", False) for component in components if component is not None]
         return bool(causal_flags) and all(causal_flags)
+
+    @property
+    def separates_directions(self) -> bool:
+        """Whether the stack is two Transformers, left to right and right to left, which share the embeddings alone (biLM)."""
+        return isinstance(self.mixer, Attention) and self.mixer.directions == "apart"
 
     @property
     def spells_words(self) -> bool:
@@ -163,7 +170,7 @@ class EncoderConfig(Config, frozen=True):
         """
         mixer, hidden_size = self.mixer, self.hidden_size
         if isinstance(mixer, Attention):
-            return mixer
+            return msgspec.structs.replace(mixer, directions="joint")
         default_heads = next(heads for heads in range(max(1, hidden_size // 64), 0, -1) if hidden_size % heads == 0)
         heads = getattr(mixer, "num_attention_heads", default_heads)
         rope_theta = getattr(mixer, "rope_theta", None) or (
@@ -177,6 +184,18 @@ class EncoderConfig(Config, frozen=True):
     def build_layer_norm(self, hidden_size: int | None = None) -> nn.LayerNorm:
         return nn.LayerNorm(hidden_size or self.hidden_size, eps=self.layer_norm_eps, bias=self.norm_bias)
 
+    def build_feedforward(self) -> nn.Module | None:
+        """The feed-forward sublayer of a block, if it has one."""
+        if self.feedforward is None:
+            return None
+        if self.separates_directions:
+            return SeparateFeedForward(self.feedforward.build, self.hidden_size)
+        return self.feedforward.build(self.hidden_size)
+
+    def build_block_norm(self) -> AddNorm | SeparateAddNorm:
+        """Residual connection and LayerNorm around a sublayer of a block, or at the end of a pre-norm stack."""
+        return SeparateAddNorm(self.build_add_norm, self.hidden_size) if self.separates_directions else self.build_add_norm()
+
     def build_add_norm(self, hidden_size: int | None = None) -> AddNorm:
         return AddNorm(
             hidden_size or self.hidden_size,
@@ -186,14 +205,14 @@ class EncoderConfig(Config, frozen=True):
             self.norm == "pre",
         )
 
-    def build_mixer_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd | NoNorm:
+    def build_mixer_residual(self, is_first_block: bool) -> AddNorm | SeparateAddNorm | ResidualAdd | NoNorm:
         """Residual connection around the mixer; ModernBERT has no LayerNorm before the first one."""
         return self.build_residual(is_first_block) if self.first_attention_norm or not is_first_block else NoNorm()
 
-    def build_residual(self, is_first_block: bool) -> AddNorm | ResidualAdd:
+    def build_residual(self, is_first_block: bool) -> AddNorm | SeparateAddNorm | ResidualAdd:
         """Residual connection around a sublayer, with LayerNorm unless norm=none."""
         adds_residual = self.residual == "all" or (self.residual == "between" and not is_first_block)
-        return ResidualAdd(self.hidden_dropout_prob, adds_residual) if self.norm == "none" else self.build_add_norm()
+        return ResidualAdd(self.hidden_dropout_prob, adds_residual) if self.norm == "none" else self.build_block_norm()
 
 
 def _encodes_positions(mixer: MixerConfig) -> bool:

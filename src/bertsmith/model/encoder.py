@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..tokenization.characters import Lexicon
 from .batch import Inputs
 from .config import EncoderConfig
+from .embeddings import CharCNNConfig
 from .linear import Linear
 from .mixers.reformer.reversible import Duplicate
 from .positions import AxialPositionsConfig, sinusoidal_positions
@@ -29,6 +30,11 @@ class Encoder(nn.Module):
         self.word_embeddings: nn.Embedding = (
             nn.Embedding(vocab_size, config.token_table_dim) if config.token_table_dim else None  # type: ignore[assignment]
         )
+        if config.separates_directions and not isinstance(config.embeddings, CharCNNConfig | None):
+            raise UserError(
+                "model.mixer.directions=apart reads a token table or the words' characters; leave out model.embeddings, or set "
+                "model.embeddings=char-cnn"
+            )
         self.input_embeddings = config.embeddings.build(config.hidden_size, vocab_size, lexicon) if config.embeddings else None
         self.position_embeddings = (
             nn.Embedding(config.max_position_embeddings, config.embedding_dim)
@@ -126,7 +132,9 @@ class Encoder(nn.Module):
     def _embed_tokens(self, inputs: Inputs) -> Tensor:
         if self.input_embeddings is None:
             return F.embedding(inputs.input_ids, to_compute_dtype(self.word_embeddings.weight))
-        return to_compute_dtype(self.input_embeddings(inputs.input_ids, inputs.layout, self.word_embeddings))
+        embeddings = self.input_embeddings(inputs.input_ids, inputs.layout, self.word_embeddings)
+        # A character CNN gives the same vector for both directions; where they get their copies below, one is left out here.
+        return to_compute_dtype(embeddings[:, : self.config.embedding_dim])
 
     def _token_type_ids(self, inputs: Inputs) -> Tensor:
         """(tokens,): segment id of each token."""
@@ -136,7 +144,11 @@ class Encoder(nn.Module):
 
 
 def _build_embedding_projection(config: EncoderConfig) -> nn.Module:
-    """Projection from `embedding_size` to `hidden_size`, where they differ (ALBERT)."""
+    """Projection from `embedding_size` to `hidden_size`, where they differ (ALBERT); a copy for each of two directions."""
+    if config.separates_directions:
+        half_size = config.hidden_size // 2
+        is_projected = config.embedding_dim != half_size
+        return nn.Sequential(Linear(config.embedding_dim, half_size), Duplicate()) if is_projected else Duplicate()
     if config.embedding_size is None or config.embeddings:
         return nn.Identity()
     if config.reversible == "halves" and 2 * config.embedding_size == config.hidden_size:

@@ -204,6 +204,27 @@ def elmo(num_layers: int, hidden_size: int, cell_size: int, residual: ResidualMo
     )
 
 
+def elmo_transformer(num_layers: int, hidden_size: int, num_heads: int, intermediate_size: int) -> EncoderConfig:
+    """The Transformer biLM (Peters et al. 2018, "Dissecting Contextual Word Embeddings"): a character CNN, and two pre-norm
+    Transformers of half the hidden size."""
+    return EncoderConfig(
+        num_hidden_layers=num_layers,
+        hidden_size=hidden_size,
+        mixer=Attention(num_attention_heads=num_heads, directions="apart"),
+        feedforward=FeedForwardConfig(intermediate_size=intermediate_size, hidden_act="relu"),
+        norm="pre",
+        embeddings=CharCNNConfig(),
+        max_position_embeddings=2048,
+        position_embedding_type="sinusoidal",
+        type_vocab_size=0,
+        embedding_norm=False,
+        layer_norm_eps=1e-6,
+        initializer_range=round((hidden_size // 2) ** -0.5, 3),
+        pooling="mean",
+        pooler_act="none",
+    )
+
+
 def nnlm(order: int, hidden_size: int, **sizes: Any) -> EncoderConfig:
     """NNLM (Bengio et al. 2003): an n-gram input embedding with its hidden layer, and no blocks. `sizes`: of NgramConfig."""
     return EncoderConfig(
@@ -256,6 +277,7 @@ PRESETS = {
     "bilstm": mixer_only(2, 256, Lstm()),
     "elmo": elmo(2, 1024, 4096, "between"),
     "taglm": elmo(1, 1024, 2048, "none"),
+    "elmo-transformer": elmo_transformer(6, 1024, 8, 2048),
     "nnlm": nnlm(5, hidden_size=340),  # 60 features a word, 100 hidden units
     "gpt": gpt(12, 768, 12, "post", 512),
     "gpt2": gpt(12, 768, 12, "pre", 1024),

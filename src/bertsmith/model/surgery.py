@@ -27,8 +27,8 @@ VOCAB_TENSORS = (  # one row for each token
 )
 MIXER_WEIGHT = re.compile(r"encoder\.stack\.layers\.(\d+)\.mixer\.")
 INHERITED_FIELDS = (
-    "num_attention_heads", "bias", "rope_theta", "causal", "position_bias", "dynamic", "num_filters", "attention_head_size",
-    "hidden_act",
+    "num_attention_heads", "bias", "rope_theta", "causal", "directions", "position_bias", "dynamic", "num_filters",
+    "attention_head_size", "hidden_act",
 )  # fmt: skip
 """Mixer fields that determine what the weights compute: taken over from the trained mixer."""
 

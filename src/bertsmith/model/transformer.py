@@ -8,9 +8,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ..errors import UserError
 from .kv_cache import KVCache
-from .mixers import Mixer
+from .mixers import Attention, Mixer
 from .mixers.base import LayerState, MemoryMixer
 from .mixers.reformer.reversible import ResidualStreams, ReversiblePass, reversible_block_config
+from .mixers.separate_directions import SeparateAddNorm
 from .packing import Layout
 from .segment_memory import SegmentMemory
 from .sublayers import AddNorm, to_compute_dtype
@@ -29,7 +30,7 @@ class Block(nn.Module):
     def __init__(self, config: "EncoderConfig", is_first: bool = False) -> None:
         super().__init__()
         self.mixer: Mixer = config.mixer.build(config.hidden_size)
-        self.feedforward = config.feedforward.build(config.hidden_size) if config.feedforward else None
+        self.feedforward = config.build_feedforward()
         self.mixer_norm = config.build_mixer_residual(is_first)
         self.feedforward_norm = config.build_residual(is_first) if config.feedforward else None
         self.norm_first = config.norm == "pre"
@@ -92,12 +93,13 @@ class Stack(nn.Module):
                 "model.first_attention_norm=false needs model.norm=pre and the LayerNorm of model.embedding_norm=true in its "
                 "place, and is not supported with model.reversible or model.num_hidden_groups"
             )
+        _check_directions(config)
         self.reversible, block_config = config.reversible, reversible_block_config(config)
         self.layers = build_blocks(block_config, num_groups)
         self.group_indices = [
             int(layer / (config.num_hidden_layers / num_groups)) for layer in range(config.num_hidden_layers)
         ]  # as ALBERT rounds
-        self.final_norm = config.build_add_norm() if config.norm == "pre" else nn.Identity()
+        self.final_norm = config.build_block_norm() if config.norm == "pre" else nn.Identity()
 
     def forward(
         self, x: Tensor, layout: Layout, all_hidden_states: list[Tensor] | None = None, output_indices: Tensor | None = None,
@@ -129,7 +131,9 @@ class Stack(nn.Module):
             if all_hidden_states is not None:
                 sublayer_out, residual = self._add_pending_residual(sublayer_out, residual)
                 all_hidden_states.append(residual)
-        return self.final_norm(residual, sublayer_out)[0] if isinstance(self.final_norm, AddNorm) else residual
+        return (
+            self.final_norm(residual, sublayer_out)[0] if isinstance(self.final_norm, AddNorm | SeparateAddNorm) else residual
+        )
 
     def _forward_reversible(
         self,
@@ -174,6 +178,18 @@ class Stack(nn.Module):
 
     def _add_pending_residual(self, sublayer_out: Tensor | None, residual: Tensor) -> tuple[Tensor | None, Tensor]:
         """Pre-norm: add the pending sublayer_out, so that the residual is the block's output."""
-        if sublayer_out is None or not isinstance(self.final_norm, AddNorm):
+        if sublayer_out is None or not isinstance(self.final_norm, AddNorm | SeparateAddNorm):
             return sublayer_out, residual
         return None, residual + F.dropout(sublayer_out, self.final_norm.dropout, self.training)
+
+
+def _check_directions(config: "EncoderConfig") -> None:
+    """Raises a UserError where only a part of the stack, or two streams of it, would keep its directions apart."""
+    mixers = [config.mixer, *([config.layer_types.mixer] if config.layer_types else [])]
+    if any(isinstance(mixer, Attention) and mixer.directions == "apart" for mixer in mixers) and (
+        config.layer_types or config.reversible
+    ):
+        raise UserError(
+            "model.mixer.directions=apart needs layers that are alike and not reversible; leave out model.layer_types and "
+            "model.reversible"
+        )

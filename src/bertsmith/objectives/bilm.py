@@ -40,10 +40,12 @@ class BiLM(PretrainObjective, frozen=True, tag="bilm"):
         is_separate_lstm = (
             isinstance(encoder.mixer, Lstm) and encoder.mixer.directions == "apart" and encoder.feedforward is None
         )
+        is_apart = encoder.separates_directions or (is_separate_lstm and encoder.norm == "none")
         embeds_tokens_only = encoder.embeddings is None or isinstance(encoder.embeddings, CharCNNConfig)
-        if not is_separate_lstm or not embeds_tokens_only or not encoder.num_hidden_layers or encoder.norm != "none":
+        if not is_apart or not embeds_tokens_only or not encoder.num_hidden_layers:
             raise UserError("objective=bilm needs a model whose two directions share no layer, or targets would be visible; "
-                           "set model=elmo, or mixer=lstm with directions=apart, no feedforward and norm=none")  # fmt: skip
+                           "set model=elmo or elmo-transformer, or mixer.directions=apart (with mixer=lstm, no "
+                           "feedforward and norm=none)")  # fmt: skip
 
     def heads(self) -> dict[str, HeadConfig]:
         return {LM_HEAD: self.head}

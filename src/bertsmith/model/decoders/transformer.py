@@ -129,7 +129,9 @@ class TransformerDecoder(Decoder):
             and (config.num_attention_heads, config.feedforward, config.norm, config.num_hidden_layers) != (None,) * 4
         ):
             raise UserError("decoder.shared=true uses the encoder's layers; leave out the decoder's other settings")
-        is_plain_attention = isinstance(encoder.mixer, Attention) and not encoder.layer_types
+        is_plain_attention = (
+            isinstance(encoder.mixer, Attention) and not encoder.layer_types and not encoder.separates_directions
+        )
         if config.shared and (not is_plain_attention or encoder.norm == "none" or not encoder.feedforward):
             raise UserError(
                 "decoder.shared=true needs an encoder with mixer=attention, feedforward and norm=pre or post; leave it out"
@@ -174,6 +176,8 @@ class TransformerDecoder(Decoder):
 
     def _matches_encoder(self, encoder: "EncoderConfig") -> tuple[bool, bool]:
         """Whether feed-forward and norm match the encoder's; whether self-attention does too, except for the causal mask."""
+        if encoder.separates_directions:
+            return False, False
         same_feedforward = (self.block_config.feedforward, self.block_config.norm) == (encoder.feedforward, encoder.norm)
         attention = msgspec.structs.replace(encoder.attention_config(), causal=True)
         return same_feedforward, same_feedforward and isinstance(

@@ -55,7 +55,7 @@ class HalfLMHeadConfig(Variant, frozen=True, tag="half-lm"):
                 f"a tied softmax over half the channels needs embeddings of size {half_size}; "
                 f"set model.embedding_size={half_size}, or the head's tied=false"
             )
-        half_encoder = replace(encoder, hidden_size=half_size, embedding_size=None, embeddings=None)
+        half_encoder = replace(encoder, hidden_size=half_size, embedding_size=half_size, embeddings=None)
         return LMHead(LMHeadConfig(transform=False, tied=self.tied, bias=self.bias), half_encoder, vocab_size)
 
 

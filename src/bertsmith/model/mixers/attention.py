@@ -1,7 +1,8 @@
 """Multi-head self-attention over the whole sequence (Vaswani et al. 2017): BERT, GPT and the original Transformer."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from ..packing import Layout, prefix_lm_mask
 from ..position_bias import PositionBias, PositionBiasConfig, ShawConfig, ShawEmbeddings, T5BiasConfig, expand_bias
 from ..positions import RotaryEmbedding, apply_rope
 from .base import BaseMixerConfig, LayerState, Mixer, QKVProjection, masked_softmax
+from .separate_directions import SeparateDirections
 
 
 class Attention(BaseMixerConfig, frozen=True, tag="attention"):
@@ -19,6 +21,10 @@ class Attention(BaseMixerConfig, frozen=True, tag="attention"):
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
+    directions: Annotated[
+        Literal["joint", "apart"],
+        "joint: one stack; apart: one stack left to right and one right to left, of half the hidden_size each (biLM)",
+    ] = "joint"
     attention_dropout: Annotated[
         Probability, "dropout on attention weights (0.1 in BERT); above 0, no flash attention (slower)"
     ] = 0.0
@@ -30,10 +36,18 @@ class Attention(BaseMixerConfig, frozen=True, tag="attention"):
     ] = None
 
     def build(self, hidden_size: int) -> Mixer:
-        return SelfAttention(self, hidden_size)
+        if self.directions == "joint":
+            return SelfAttention(self, hidden_size)
+        if self.causal:
+            raise UserError("model.mixer.directions=apart is causal in each direction; leave out model.mixer.causal")
+        one_direction = msgspec.structs.replace(self, causal=True, directions="joint")
+        return SeparateDirections(one_direction.build, hidden_size)
 
     def tie_weights(self, mixer: Mixer, first_mixer: Mixer) -> None:
-        """Share the T5 bias table with the first layer."""
+        """Share the T5 bias table with the first layer, in each direction."""
+        if isinstance(mixer, SeparateDirections) and isinstance(first_mixer, SeparateDirections):
+            for direction, first_direction in zip(mixer.mixers, first_mixer.mixers, strict=True):
+                self.tie_weights(direction, first_direction)
         if not isinstance(mixer, SelfAttention) or not isinstance(first_mixer, SelfAttention):
             return
         if mixer.bias_tie_key and mixer.bias_tie_key == first_mixer.bias_tie_key:

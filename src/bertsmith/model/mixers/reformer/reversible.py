@@ -142,8 +142,8 @@ class ReversiblePass:
         return sublayer
 
     def _feedforward_sublayer(self, block: "Block") -> Sublayer:
-        assert block.feedforward is not None and block.feedforward_norm is not None
         feedforward, norm = block.feedforward, block.feedforward_norm
+        assert feedforward is not None and isinstance(norm, AddNorm | ResidualAdd)
         return lambda x: _apply_dropout(norm, feedforward(_apply_norm(norm, x)))
 
 
