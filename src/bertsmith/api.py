@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from . import stages
+from .calls import Data as Data
 from .errors import explain_missing_torch
 from .stages import *  # noqa: F403
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .inference.predictor import Predictor
     from .inference.runtime import Precision
 
-__all__ = sorted([*stages.__all__, "load", "models"])
+__all__ = sorted([*stages.__all__, "Data", "load", "models"])
 
 
 def load(folder: str | os.PathLike[str], device: str = "auto", precision: "Precision" = "auto") -> "Predictor":

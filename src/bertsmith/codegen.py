@@ -24,6 +24,24 @@ PATH_KEYS = (
 )
 
 
+# Keys that take what only Python has, besides what the command line takes.
+PYTHON_TYPES = {("finetune", "data"): "Data", ("evaluate", "data"): "t.Rows"}
+
+
+DATA_FRAME = '''
+
+class DataFrame(Protocol):
+    """Named columns, as in pandas and polars."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+Rows = DataFrame | Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Any]]'''
+
+
 class StageFunction(NamedTuple):
     """How a stage looks in Python."""
 
@@ -110,7 +128,7 @@ def generate_stages(schema: dict[str, Any]) -> tuple[str, str]:
         "from collections.abc import Sequence",
         "from typing import TYPE_CHECKING, Any, Literal",
         "",
-        "from .calls import stage",
+        "from .calls import Data, stage",
         "from .results import ModelResult, StageResult, pass_through",
         "",
         "if TYPE_CHECKING:",
@@ -159,6 +177,8 @@ def _format_function(stage: str, fields: dict[str, Any], types: "_TypeWriter") -
 
 def _format_parameter(stage: str, name: str, field: dict[str, Any], types: "_TypeWriter") -> str:
     annotation = types.name_parameter(stage, name, field["type"])
+    if python_type := PYTHON_TYPES.get((stage, name)):
+        annotation += f" | {python_type}"
     if "default" not in field:
         return f"{name}: {annotation}"
     default = _format_default(field["default"])
@@ -235,12 +255,13 @@ class _TypeWriter:
             "from __future__ import annotations",
             "",
             "import os",
-            "from collections.abc import Sequence",
-            "from typing import Any, Literal, Required, TypedDict",
+            "from collections.abc import Iterable, Mapping, Sequence",
+            "from typing import Any, Literal, Protocol, Required, TypedDict",
             "",
             "from .config import Config",
             "",
             "StrPath = str | os.PathLike[str]",
+            *DATA_FRAME.splitlines(),
         ]
         fields = [field for struct in self.structs.values() for field in struct["fields"].values()]
         tables = {name for field in fields for name in iter_structs(field["type"])}

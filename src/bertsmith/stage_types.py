@@ -4,12 +4,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, Literal, Required, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, Required, TypedDict
 
 from .config import Config
 
 StrPath = str | os.PathLike[str]
+
+
+class DataFrame(Protocol):
+    """Named columns, as in pandas and polars."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+Rows = DataFrame | Mapping[str, Sequence[Any]] | Iterable[Mapping[str, Any]]
 
 
 class Adamw(TypedDict, total=False):

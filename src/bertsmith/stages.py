@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from .calls import stage
+from .calls import Data, stage
 from .results import ModelResult, StageResult, pass_through
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def finetune(
     *,
     task: t.Task,
     model: t.FinetuneModel,
-    data: t.Data | Config,
+    data: t.Data | Config | Data,
     out: StrPath,
     tokenizer: StrPath | None = None,
     vectors: StrPath | None = None,
@@ -354,7 +354,7 @@ def finetune(
 def evaluate(
     *,
     model: StrPath,
-    data: StrPath,
+    data: StrPath | t.Rows,
     columns: dict[str, str] | None = None,
     encoding: str = "utf-8",
     skip_bad: bool = False,

@@ -14,6 +14,7 @@ from ..evaluation.summary import EvaluationSummary, build_details, build_scores,
 from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
 from ..reports.html import write_page
+from ..tokenization.tables import name_file
 
 
 class Recipe(Config, frozen=True):
@@ -39,7 +40,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     (predictor, evaluation, skipped), other_evaluation = _evaluate(recipe, recipe.model, console), None
     if recipe.against is not None:
         other_evaluation = _evaluate(recipe, recipe.against, console)[1]
-    summary = summarize(predictor, evaluation, recipe.model, recipe.data, recipe.against, other_evaluation)
+    summary = summarize(predictor, evaluation, recipe.model, name_file(recipe.data), recipe.against, other_evaluation)
     _print_scores(summary, console)
     skipped_count = {"num_skipped": skipped} if recipe.skip_bad else {}
     result = build_scores(summary) | skipped_count

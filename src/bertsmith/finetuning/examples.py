@@ -13,7 +13,7 @@ from ..evaluation.evaluate import warn_of_unknown_labels
 from ..rng import Stream, permutation
 from ..tasks import TaskConfig
 from ..tasks.table_rows import ExampleReader
-from ..tokenization.tables import LineReader, normalize_encoding
+from ..tokenization.tables import LineReader, name_file, normalize_encoding
 from ..tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def _hold_out(task: TaskConfig, examples: list[Any], recipe: "FinetuneRecipe", c
         return examples, []
     train, dev = split_validation(examples, fraction, MAX_GENERATED if task.head_type == "lm" else MAX_VALIDATION)
     if dev:
-        console.info(f"validation: {len(dev):,} of {len(examples):,} rows of {recipe.data.train} are held out; set data.dev "
-                     "for a file of your own, or data.validation_split=0 to train on all")  # fmt: skip
+        console.info(f"validation: {len(dev):,} of {len(examples):,} rows of {name_file(recipe.data.train)} are held out; set "
+                     "data.dev for a file of your own, or data.validation_split=0 to train on all")  # fmt: skip
     return train, dev
 
 

@@ -15,6 +15,7 @@ from ..model.lora import LoraConfig
 from ..objectives.regularizers import AdversarialConfig
 from ..tasks import TaskConfig
 from ..tasks.base import LongText
+from ..tokenization.tables import name_file
 from ..train.config import TrainConfig
 from .examples import Data, with_labels_of_file
 
@@ -130,6 +131,12 @@ def _check_new_model(recipe: FinetuneRecipe) -> None:
         )
     if recipe.freeze == "embeddings" and not recipe.vectors:
         raise UserError("freeze=embeddings of a new model needs pre-trained vectors; set vectors=FILE, or leave it out")
+
+
+def name_rows(recipe: FinetuneRecipe) -> FinetuneRecipe:
+    """The recipe to record: rows of a Python program by name, without the path of the file that held them."""
+    names = {name: name_file(path) for name in ("train", "dev", "test") if (path := getattr(recipe.data, name))}
+    return msgspec.structs.replace(recipe, data=msgspec.structs.replace(recipe.data, **names))
 
 
 def finetune_identity(recipe: FinetuneRecipe) -> str:

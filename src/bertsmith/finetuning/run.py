@@ -43,7 +43,7 @@ from .defaults import (
     resolve_train,
 )
 from .examples import Examples, read_examples
-from .recipe import FinetuneRecipe, check_recipe, finetune_identity
+from .recipe import FinetuneRecipe, check_recipe, finetune_identity, name_rows
 from .seeds import run_seeds
 from .setup import add_special_tokens, build_new_model, build_param_schedule, freeze
 
@@ -119,7 +119,7 @@ def _run_recipe(recipe: FinetuneRecipe, quiet: bool) -> dict[str, Any]:
         if run.finished_result:
             return run.finished_result
         if recipe.seeds:
-            return run_seeds(recipe, run, recipe.seeds, partial(_run_seed, recipe, quiet))
+            return run_seeds(name_rows(recipe), run, recipe.seeds, partial(_run_seed, recipe, quiet))
         return _train(recipe, run)
 
 
@@ -155,7 +155,7 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
         }
         card = {"result": result, **scores.card} | {key: base.card[key] for key in ("finetuning",) if key in base.card}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
-        run.publish(checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer), card, record, recipe)
+        run.publish(checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer), card, record, name_rows(recipe))
     rows = [(name, f"{value:.4f}") for name, value in result["dev"].items()]
     rows += [(f"test {name}", f"{value:.4f}") for name, value in result.get("test", {}).items()]
     run.console.print_table(str(run.folder), rows or [("step", str(result["step"]))])

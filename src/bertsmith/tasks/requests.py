@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from ..tokenization.parquet import is_missing
+from ..tokenization.rows import is_data_frame
 from ..tokenization.tables import UTF8, preview_json
 from .base import Example, Task
 from .special_tokens import TemplateTask
@@ -54,8 +56,8 @@ def parse_requests(task: Task, inputs: Any, text_b: Any, fields: Mapping[str, An
         raise UserError(f"{len(rows)} texts and {len(seconds)} values of text_b; give a list of as many")
     requests = [_drop_none(row if isinstance(row, Mapping) else {"text": row}) for row in rows]
     return [
-        _parse_request(task, request if second is None else request | {"text_b": second})
-        for request, second in zip(requests, seconds, strict=True)
+        _parse_request(task, request if second is None else request | {"text_b": second}, number)
+        for number, (request, second) in enumerate(zip(requests, seconds, strict=True), 1)
     ], False
 
 
@@ -64,11 +66,6 @@ def is_text_iterable(value: Any) -> bool:
     if isinstance(value, np.ndarray) and value.ndim != 1:
         return False
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) and not is_data_frame(value)
-
-
-def is_data_frame(value: Any) -> bool:
-    """Whether a value has named columns, like the data frames of pandas and polars; neither is imported."""
-    return not isinstance(value, Mapping) and hasattr(value, "columns") and hasattr(value, "__getitem__")
 
 
 def read_requests(task: Task, path: Path, skip_bad: bool = False, encoding: str = UTF8) -> Iterator[Example | BadRow]:
@@ -124,9 +121,11 @@ def as_text_list(texts: Iterable[str] | str) -> tuple[list[str], bool]:
     if not is_text_iterable(texts):
         raise UserError(f"{preview_json(_printable(texts))} is not a text or a list of texts")
     items = list(texts)
-    for item in items:
+    for number, item in enumerate(items, 1):
         if not isinstance(item, str):
-            raise UserError(f"{preview_json(_printable(item))} is not a text; give a text or a list of texts")
+            raise UserError(
+                f"row {number:,} of the input: {preview_json(_printable(item))} is not a text; give a text or a list of texts"
+            )
     return items, False
 
 
@@ -140,20 +139,17 @@ def _frame_rows(task: Task, frame: Any) -> list[dict[str, Any]]:
     if not present:
         raise UserError(f"the data frame has no column {required[0]}; its columns: {', '.join(map(str, columns))}")
     rows = zip(*present.values(), strict=True)
-    return [{name: None if _is_missing(value) else value for name, value in zip(present, row, strict=True)} for row in rows]
-
-
-def _is_missing(value: Any) -> bool:
-    """Whether a value of a data frame is null (None or NaN)."""
-    return value is None or (isinstance(value, float) and value != value)
+    return [dict(zip(present, row, strict=True)) for row in rows]
 
 
 def _drop_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if not is_missing(value)}
 
 
-def _parse_request(task: Task, values: dict[str, Any]) -> Example:
-    _check_fields(task, values)
+def _parse_request(task: Task, values: dict[str, Any], number: int = 0) -> Example:
+    """The example of one input; `number` is its number, from 1, of several."""
+    prefix = f"row {number:,} of the input" if number else "input"
+    _check_fields(task, values, prefix)
     # The columns of the template are optional in a request, and labels are allowed but ignored.
     columns = dict.fromkeys(task.template_columns() if isinstance(task, TemplateTask) else ())
     row_values = {name: list(value) if isinstance(value, tuple) else value for name, value in {**columns, **values}.items()}
@@ -163,11 +159,11 @@ def _parse_request(task: Task, values: dict[str, Any]) -> Example:
         example: Example = replace(task.parse_row(row), source="", line=0)
     except BadRow as error:
         problem = error_without_hint(error).split(": ", 1)[-1]
-        raise UserError(f"input of a model for task={task.__struct_config__.tag}: {problem}") from None
+        raise UserError(f"{prefix} of a model for task={task.__struct_config__.tag}: {problem}") from None
     return example
 
 
-def _check_fields(task: Task, values: dict[str, Any]) -> None:
+def _check_fields(task: Task, values: dict[str, Any], prefix: str) -> None:
     """Raise if a required field is missing, a field is unknown, or a value has the wrong type."""
     required, optional, usage, text_lists = task.request_fields(values)
     has_template, labels = getattr(task, "template", ""), {*LABEL_FIELDS, *task.label_fields}
@@ -185,7 +181,7 @@ def _check_fields(task: Task, values: dict[str, Any]) -> None:
                 f"{name} is {preview_json(_printable(value))}, not {'a list of texts' if is_text_list else 'a text'}"
             )
     if problems:
-        raise UserError(f"input of a model for task={task.__struct_config__.tag}: {problems[0]}; call for example {usage}")
+        raise UserError(f"{prefix} of a model for task={task.__struct_config__.tag}: {problems[0]}; call for example {usage}")
 
 
 def _printable(value: Any) -> Any:

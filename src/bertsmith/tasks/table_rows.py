@@ -143,7 +143,8 @@ class ExampleReader(Generic[E]):
     def describe_skipped(self) -> str:
         """How many rows were skipped, and the first one's error without its way out."""
         noun = "row" if self.num_skipped == 1 else "rows"
-        return f"{self.path}: skipped {self.num_skipped:,} invalid {noun}; the first: {self.errors[0].split('; ')[0]}"
+        name = tables.name_file(self.path)
+        return f"{name}: skipped {self.num_skipped:,} invalid {noun}; the first: {self.errors[0].split('; ')[0]}"
 
     def iter_with_errors(self) -> Iterator[E | BadRow]:
         """Examples and BadRows in file order; raises only if the file is empty."""
@@ -163,7 +164,9 @@ class ExampleReader(Generic[E]):
                 raise example
             self.num_skipped, self.errors = self.num_skipped + 1, [*self.errors, str(example)][:5]
         if not self._count:
-            raise UserError(f"{self.path} has no usable rows" + (f": {self.errors[0]}" if self.errors else ""))
+            raise UserError(
+                f"{tables.name_file(self.path)} has no usable rows" + (f": {self.errors[0]}" if self.errors else "")
+            )
         raise StopIteration
 
 
@@ -171,7 +174,7 @@ def missing_label_error(source: str, line: int, name: str, columns: Mapping[str,
     """Error for an example without a label: the column is missing in the file, or the value in the row."""
     available = _read_column_names(Path(source), columns) if source else []
     if available and columns.get(name, name) not in available:
-        return UserError(f"{source} {missing_column_message(name, columns, available)}")
+        return UserError(f"{tables.name_file(source)} {missing_column_message(name, columns, available)}")
     location = locate(Path(source), line) if source else "an example"
     return UserError(f"{location} has no {name}; training and evaluation need one for every example")
 

@@ -42,6 +42,13 @@ def to_json_value(value: Any) -> Any:
         return [to_json_value(item) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")  # an invalid row is reported with its number
-    if value is None or (isinstance(value, float) and value != value):
+    if is_missing(value):
         return None
+    if hasattr(value, "tolist"):  # a value or an array of NumPy
+        return to_json_value(value.tolist())
     return value if isinstance(value, str | int | float) else str(value)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is null: None, NaN, or NaT and NA of pandas."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)

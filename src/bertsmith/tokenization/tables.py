@@ -18,6 +18,7 @@ from .parquet import read_parquet_rows
 SUPPORTED_FORMATS = ".tsv, .csv or .jsonl, also compressed (.gz .xz .bz2 .zst), or .parquet"
 UTF8, BYTE_ORDER_MARK = "utf-8", "\ufeff"
 _COMPRESSED_SUFFIXES = {".gz", ".xz", ".bz2", ".zst"}
+ROWS_SUFFIX = ".rows.jsonl"  # of the file that holds rows given in Python, see rows.py
 _SEPARATORS = {".tsv": "\t", ".csv": ",", ".jsonl": "", ".ndjson": "", ".parquet": ""}
 # Code points of `surrogateescape`: invalid bytes survive decoding, so that the line can be reported.
 _NOT_DECODED = re.compile("[\udc80-\udcff]")
@@ -136,8 +137,14 @@ def is_parquet(path: Path) -> bool:
 
 
 def locate(path: Path, line: int) -> str:
-    """`FILE, line N`, or `FILE, row N` in .parquet."""
-    return f"{path}, {'row' if is_parquet(path) else 'line'} {line:,}"
+    """`FILE, line N`; `FILE, row N` in .parquet, and `NAME, row N` in rows of a Python program."""
+    return f"{name_file(path)}, {'row' if is_parquet(path) or path.name.endswith(ROWS_SUFFIX) else 'line'} {line:,}"
+
+
+def name_file(path: str | Path) -> str:
+    """The path for messages and records; of a file that holds rows of a Python program, what they were given as."""
+    name = Path(path).name
+    return name.removesuffix(ROWS_SUFFIX) if name.endswith(ROWS_SUFFIX) else str(path)
 
 
 def find_lone_surrogate(value: Any, location: str = "") -> str | None:
