@@ -1,7 +1,7 @@
 """Forward passes for inference: device, precision, and batches of sequences of similar length."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal, get_args
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..cores import limit_threads
 from ..corpus.loader import batch_boundaries
 from ..errors import UserError
 from ..model.batch import Inputs
@@ -45,9 +46,9 @@ class Runtime:
 
     @contextmanager
     def inference_context(self) -> Iterator[None]:
-        """Inference mode with autocast to the precision in use."""
-        use_bf16 = self.compute_precision == "bf16"
-        with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=use_bf16):
+        """Inference mode with autocast to the precision in use; on a CPU, with a thread for each free core."""
+        use_bf16, threads = self.compute_precision == "bf16", limit_threads() if self.device.type == "cpu" else nullcontext()
+        with threads, torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=use_bf16):
             yield
 
     def compute_hidden_states(self, input_ids: Sequence[Ints]) -> tuple[Tensor, Layout]:
