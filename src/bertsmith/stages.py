@@ -24,6 +24,7 @@ def train_tokenizer(
     texts: Sequence[StrPath] | StrPath,
     out: StrPath,
     column: str = "text",
+    encoding: str = "utf-8",
     kind: t.Kind = "wordpiece",
     vocab_size: int = 30000,
     hex: bool = False,
@@ -46,6 +47,7 @@ def train_tokenizer(
         texts: text files, folders or globs (.txt .jsonl .tsv .csv .parquet; .gz .xz .bz2 .zst)
         out: output folder of the tokenizer
         column: text column of .tsv, .csv, .jsonl and .parquet files; one document per row
+        encoding: encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ...
         kind: tokenization algorithm; word: whole words only, rare ones become [UNK]
         vocab_size: maximum vocabulary size, special tokens included (30,522 in BERT)
         hex: kind=byte: texts are hex-encoded bytes, in training and wherever the tokenizer is used
@@ -69,6 +71,7 @@ def prepare(
     tokenizer: StrPath,
     out: StrPath,
     column: str = "text",
+    encoding: str = "utf-8",
     workers: int = 0,
     language: Literal["en", "zh"] = "en",
     segmenter: str | None = None,
@@ -88,6 +91,7 @@ def prepare(
         tokenizer: tokenizer: a folder, a tokenizer.json, or a BERT vocab.txt
         out: output folder of the corpus
         column: text column of .tsv, .csv, .jsonl and .parquet files; one document per row
+        encoding: encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ...
         workers: number of worker processes; 0: one per core; does not change the result
         language: zh: mark Chinese word boundaries with jieba, for whole-word masking
         segmenter: Chinese word segmenter: jieba, package.module:function, or none

@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from bertsmith.errors import UserError
 from bertsmith.tokenization import documents as module
 from bertsmith.tokenization import files
-from bertsmith.tokenization.documents import read_blocks
+from bertsmith.tokenization.documents import ReadOptions, read_blocks
 from bertsmith.tokenization.files import find_files, total_bytes
+from bertsmith.tokenization.tables import normalize_encoding
+from tests.support.cli import run_cli, run_cli_error
 
 DOCUMENTS = [["The cat sat.", "  It slept. "], ["他来了。"], ["a b", "c", "d\te"]]
 TEXT = "\n\n".join("\n".join(lines) for lines in DOCUMENTS)
 
-line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=20).filter(str.strip)
+line = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0\ufeff"), max_size=20).filter(str.strip)
 line |= st.text("ab é中 \t\u3000\x0b", max_size=20).filter(str.strip)
 document_lists = st.lists(st.lists(line, min_size=1, max_size=5), min_size=1, max_size=6)
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -273,3 +275,54 @@ def test_find_files_names_missing_paths_with_a_suggestion(tmp_path):
         find_files([str(tmp_path / "empty")])
     with pytest.raises(UserError, match="texts is empty"):
         find_files([])
+
+
+GERMAN = "Erster Satz.\nZweiter Satz: \u00c4rger.\n\nEin anderes Dokument.\n"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "gb18030", "utf-16", "utf-16-le", "utf-8-sig"])
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".jsonl", ".tsv"])
+def test_texts_of_another_encoding_are_read_as_in_utf8(tmp_path, encoding, suffix):
+    def write(folder, encoding):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / f"text{suffix}"
+        rows = {".jsonl": json.dumps({"text": GERMAN}, ensure_ascii=False) + "\n", ".tsv": "text\n\u00c4rger\nzwei\n"}
+        data = rows.get(suffix, GERMAN).encode("utf-8" if encoding is None else encoding)
+        path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
+        return path
+
+    expected = [(block.text, block.ends_document) for block in read_blocks([write("utf8", None)])]
+    options = ReadOptions(encoding=normalize_encoding(encoding))
+    assert [(block.text, block.ends_document) for block in read_blocks([write("other", encoding)], options=options)] == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_byte_order_marks_where_files_were_joined_are_no_text(tmp_path, encoding):
+    path = tmp_path / "joined.txt"
+    path.write_bytes("one\n\n".encode(encoding) + "two\n".encode(encoding))
+    (block,) = read_blocks([path], options=ReadOptions(encoding=normalize_encoding(encoding)))
+    assert block.text == "one\n\ntwo"
+
+
+def test_text_that_is_not_of_its_encoding_names_the_line(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("eins\nzwei\n".encode("ascii") + b"\xff\xff\n")
+    with pytest.raises(UserError, match=r"text.txt is not GB18030 at line 3 .*set encoding"):
+        list(read_blocks([path], options=ReadOptions(encoding="gb18030")))
+    with pytest.raises(UserError, match=r"is not UTF-8 at byte 10 \(line 3\).*encoding=gb18030"):
+        list(read_blocks([path]))
+
+
+def test_tokenizer_and_prepare_read_other_encodings(tmp_path):
+    folders = {}
+    for name, encoding in (("a", "utf-8"), ("b", "gb18030")):
+        path = tmp_path / name / "text.txt"
+        path.parent.mkdir()
+        path.write_bytes(("\u6f22\u5b57 and words.\nMore \u6f22\u5b57.\n" * 20).encode(encoding))
+        run_cli("tokenizer", f"texts={path}", f"encoding={encoding}", "vocab_size=100", f"out={tmp_path / name / 'tokenizer'}")
+        folders[name] = tmp_path / name / "corpus"
+        words = ("prepare", f"texts={path}", f"tokenizer={tmp_path / name / 'tokenizer'}", "workers=1", f"out={folders[name]}")
+        run_cli(*words, f"encoding={encoding}")
+    assert (folders["a"] / "tokens.bin").read_bytes() == (folders["b"] / "tokens.bin").read_bytes()
+    assert "contains a corpus with other" in run_cli_error(*words, "encoding=big5")
+    assert "encoding=nonsense is not an encoding" in run_cli_error(*words, "encoding=nonsense")

@@ -37,6 +37,7 @@ from ..tokenization import chinese, documents, files, hex_bytes
 from ..tokenization.documents import TextBlock
 from ..tokenization.fast_encode import CachedEncoder
 from ..tokenization.sentences import add_line_spaces, count_line_spaces, insert_sentence_breaks, needs_line_spaces
+from ..tokenization.tables import UTF8, normalize_encoding
 from ..tokenization.tokenizer import Tokenizer
 from . import card, dedup
 from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE, BitWriter
@@ -53,6 +54,7 @@ class Prepare(Config, frozen=True):
     tokenizer: Annotated[str, "tokenizer: a folder, a tokenizer.json, or a BERT vocab.txt"]
     out: Annotated[str, "output folder of the corpus"]
     column: Annotated[str, "text column of .tsv, .csv, .jsonl and .parquet files; one document per row"] = "text"
+    encoding: Annotated[str, "encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ..."] = "utf-8"
     workers: Annotated[NonNegInt, "number of worker processes; 0: one per core; does not change the result"] = 0
     language: Annotated[Literal["en", "zh"], "zh: mark Chinese word boundaries with jieba, for whole-word masking"] = "en"
     segmenter: Annotated[str | None, "Chinese word segmenter: jieba, package.module:function, or none"] = None
@@ -91,6 +93,7 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
     sources = [{"name": p.name, "bytes": p.stat().st_size, "sha256": checksum(p)} for p in paths]
     recipe: dict[str, Any] = {"sources": sources, "tokenizer": tokenizer.fingerprint, "segmenter": config.segmenter_name}
     recipe |= {"sentences": config.sentences, "drop": sorted(config.drop), "column": config.column}
+    recipe |= {"encoding": encoding} if (encoding := normalize_encoding(config.encoding)) != UTF8 else {}
     identity = fingerprint(recipe | ({"spaced": True} if needs_line_spaces(tokenizer) else {}))
     with lock_output(out):
         if (out / MANIFEST).exists():
@@ -151,7 +154,9 @@ def _encode_texts(
         return
     total, options = (
         files.total_bytes(paths),
-        documents.ReadOptions(config.column, hex_bytes.find_hex_error if tokenizer.is_hex else None),
+        documents.ReadOptions(
+            config.column, hex_bytes.find_hex_error if tokenizer.is_hex else None, normalize_encoding(config.encoding)
+        ),
     )
     remaining_blocks = (
         block for index, block in enumerate(documents.read_blocks(paths, BLOCK_CHARS, options)) if index >= writer.num_blocks

@@ -15,7 +15,7 @@ import msgspec
 from ..errors import UserError
 from .files import detect_format, read_decompressed
 from .parquet import ROWS_PER_BATCH, open_parquet
-from .tables import InvalidRecord, LineReader, missing_column_message, read_records
+from .tables import UTF8, InvalidRecord, LineReader, missing_column_message, read_records
 from .tokenizer import replace_surrogates
 
 # Longer white space in one line is truncated; at least CHUNK_BYTES, so that chunking does not change the result.
@@ -42,10 +42,14 @@ class TextBlock:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """`column` of tables and JSON that holds the documents; `find_error(text)` returns why a text is invalid, or None."""
+    """`column` of tables and JSON that holds the documents; `find_error(text)` returns why a text is invalid, or None.
+
+    `encoding` is that of all files but .parquet; byte order marks are no text, at the start and where files were joined.
+    """
 
     column: str = "text"
     find_error: Callable[[str], str | None] | None = None
+    encoding: str = UTF8
 
     def check(self, text: str, path: Path, location: str) -> str:
         if self.find_error and (error := self.find_error(text)):
@@ -141,7 +145,7 @@ def _read_chunks(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
 
 def _read_text(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
     remainder, pending_cr, offset, line = b"", "", 0, 1
-    for data, bytes_read in chain(read_decompressed(path), [(b"", path.stat().st_size)]):
+    for data, bytes_read in chain(_read_utf8(path, options.encoding), [(b"", path.stat().st_size)]):
         pending_bytes = remainder + data
         try:
             text, num_decoded = codecs.utf_8_decode(pending_bytes, "strict", not data)
@@ -158,13 +162,15 @@ def _read_text(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
 
 def _read_checked_lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
     """One line at a time, so that an invalid line can be reported by number."""
-    for line, text in (lines := LineReader(path)):
+    for line, text in (lines := LineReader(path, options.encoding)):
+        if error := lines.find_decoding_error(text):
+            raise UserError(f"{path}, line {line:,}: {error}; correct or remove the line")
         yield options.check(text, path, f"line {line:,}") + "\n", lines.bytes_read
 
 
 def _read_table(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
     """One document per row."""
-    for row in read_records(lines := LineReader(path)):
+    for row in read_records(lines := LineReader(path, options.encoding)):
         location = f"line {row.line:,}"
         if isinstance(row, InvalidRecord):
             raise UserError(f"{path}, {location}: {row.message}; correct or remove the row")
@@ -175,7 +181,7 @@ def _read_table(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
 
 def _read_json_lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]:
     decoder, remainder, line = msgspec.json.Decoder(_record_type(options.column)), b"", 0
-    for data, bytes_read in chain(read_decompressed(path), [(b"\n", path.stat().st_size)]):
+    for data, bytes_read in chain(_read_utf8(path, options.encoding), [(b"\n", path.stat().st_size)]):
         *rows, remainder = (remainder + data).split(b"\n")
         texts = []
         for row in rows:
@@ -252,9 +258,27 @@ def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, int]]
             yield "".join(map(_format_document, texts)), file_size * rows_read // num_rows
 
 
+def _read_utf8(path: Path, encoding: str) -> Iterator[tuple[bytes, int]]:
+    """(chunk in UTF-8, bytes of the file on disk read so far) of a file in any encoding."""
+    if encoding == UTF8:
+        yield from read_decompressed(path)
+        return
+    decoder, line = codecs.getincrementaldecoder(encoding)(), 1
+    chunks = read_decompressed(path, is_wide=encoding.startswith(("utf-16", "utf-32")))
+    for data, bytes_read in chain(chunks, [(b"", path.stat().st_size)]):
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            line += error.object[: error.start].decode(encoding, "ignore").count("\n")
+            raise UserError(f"{path} is not {encoding.upper()} at line {line:,} ({error.reason}); set encoding to that of the "
+                           "file, such as utf-8, gb18030 or latin-1") from None  # fmt: skip
+        line += text.count("\n")
+        yield text.encode(UTF8, "surrogatepass"), bytes_read
+
+
 def _utf8_error(path: Path, location: str, byte: int | None = None) -> UserError:
     value = "" if byte is None else f" (0x{byte:02x})"
     return UserError(
-        f"{path} is not UTF-8 at {location}{value}; convert it, for example with `iconv -f gb18030 -t utf-8` (Chinese) or "
-        "`iconv -f latin-1 -t utf-8` (Western European)"
+        f"{path} is not UTF-8 at {location}{value}; set its encoding, such as encoding=gb18030 (Chinese) or "
+        "encoding=latin-1 (Western European)"
     )

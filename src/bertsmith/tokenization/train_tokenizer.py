@@ -25,6 +25,7 @@ from . import documents, files, hex_bytes
 from .extend import LONE_IDEOGRAPH_THRESHOLD, build_word_splitter, extend_tokenizer, extensible_kind, lone_ideograph_fraction
 from .pipeline import WordSplitter, assemble_tokenizer, build_hex_tokenizer
 from .report import COSTLIEST_WORDS, TokenizerQuality, measure_quality
+from .tables import normalize_encoding
 from .tokenizer import SPECIAL_TOKENS, Tokenizer
 from .trainers import TokenizerKind, build_model, train_vocabulary
 from .word_counts import WordCounts, count_words
@@ -37,6 +38,7 @@ class Recipe(Config, frozen=True):
     texts: Annotated[tuple[str, ...], "text files, folders or globs (.txt .jsonl .tsv .csv .parquet; .gz .xz .bz2 .zst)"]
     out: Annotated[str, "output folder of the tokenizer"]
     column: Annotated[str, "text column of .tsv, .csv, .jsonl and .parquet files; one document per row"] = "text"
+    encoding: Annotated[str, "encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ..."] = "utf-8"
     kind: Annotated[TokenizerKind, "tokenization algorithm; word: whole words only, rare ones become [UNK]"] = "wordpiece"
     vocab_size: Annotated[PosInt, "maximum vocabulary size, special tokens included (30,522 in BERT)"] = 30_000
     hex: Annotated[bool, "kind=byte: texts are hex-encoded bytes, in training and wherever the tokenizer is used"] = False
@@ -161,7 +163,9 @@ def _extend(
 def _read_texts(recipe: Recipe, paths: list[Path], progress: Callable[[int, int], None]) -> Iterator[str]:
     total, options = (
         files.total_bytes(paths),
-        documents.ReadOptions(recipe.column, hex_bytes.find_hex_error if recipe.hex else None),
+        documents.ReadOptions(
+            recipe.column, hex_bytes.find_hex_error if recipe.hex else None, normalize_encoding(recipe.encoding)
+        ),
     )
     for block in documents.read_blocks(paths, options=options):
         yield block.text
