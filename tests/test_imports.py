@@ -50,9 +50,9 @@ MAY_IMPORT = {
     "planning": "errors config console corpus model objectives train runs",
     "diagnostics": "errors config artifacts rng tensors tokenization corpus model objectives runs reports",
     "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs "
-    "signals",
+    "signals diagnostics",
     "finetuning": "rng errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
-    "train runs inference evaluation",
+    "train runs inference evaluation diagnostics",
     "racing": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
     "reports evaluation inference word_vectors pretraining finetuning signals",
     "commands": "errors config hub_names recipes artifacts rng console processes tokenization corpus tasks model convert "

@@ -289,8 +289,8 @@ class EncoderConfig(TypedDict, total=False):
     """dropout on the embeddings and on the output of each sublayer"""
     layer_norm_eps: float
     """epsilon of LayerNorm"""
-    initializer_range: float
-    """standard deviation of initial weights (0.02 in BERT; more helps narrow models)"""
+    initializer_range: float | None
+    """standard deviation of initial weights; default: 0.02 (BERT), times sqrt(768 / hidden_size) below 768"""
     pooling: Literal["cls", "mean", "max", "concat"]
     """sequence representation: cls (first token; last if causal), mean or max over tokens, concat (all three,
     ULMFiT)"""

@@ -172,14 +172,19 @@ def run_block(block: Block, names: dict[str, Any]) -> Iterator[str]:
         if failure:
             yield f"{block.location}\n{messages.getvalue()}{failure}"
     elif block.language in SHELL:
-        for arguments in block.commands():
-            if arguments[0] == "bertsmith" and (failure := run_command(arguments[1:])):
+        for text, arguments in block.piped_commands():
+            if arguments[0] == "bertsmith" and (failure := run_command(arguments[1:], text)):
                 yield f"{block.location}: {' '.join(arguments)}\n{failure}"
 
 
-def run_command(arguments: list[str]) -> str:
+def run_command(arguments: list[str], stdin: str = "") -> str:
     """The messages of a command that failed; empty if it did not."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as messages:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()) as messages,
+    ):
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
         try:
             status = cli.main(shorten_command(arguments))
         except Exception:

@@ -160,3 +160,11 @@ def test_no_type_switch_over_objectives_embeddings_and_mixers():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
                 names = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
                 assert not names & kinds, f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(("std", "warnings"), [(None, 0), (0.1, 0), (0.02, 1)])
+def test_small_initial_weights_of_a_narrow_model_are_told(corpus, caplog, std, warnings):
+    """Of 16 dimensions: the default is 0.02 * sqrt(768 / 16) = 0.14."""
+    build_setup(corpus, model=SMALL | {"initializer_range": std}).warn(Console())
+    messages = [record.getMessage() for record in caplog.records if "initializer_range=0.02 is small" in record.getMessage()]
+    assert len(messages) == warnings and all("model.initializer_range=0.14" in message for message in messages)

@@ -31,9 +31,18 @@ class Block:
 
     def commands(self) -> Iterator[list[str]]:
         """The commands of a shell block as argument lists; `\\` joins lines, comments are dropped."""
+        for _, arguments in self.piped_commands():
+            yield arguments
+
+    def piped_commands(self) -> Iterator[tuple[str, list[str]]]:
+        """(standard input, command) of each line: `echo TEXT | COMMAND` gives it a line of text, others nothing."""
         for line in self.text.replace("\\\n", " ").splitlines():
-            if arguments := shlex.split(line.removeprefix("$ "), comments=True):
-                yield arguments
+            arguments = shlex.split(line.removeprefix("$ "), comments=True)
+            if arguments[:1] == ["echo"] and "|" in arguments:
+                pipe = arguments.index("|")
+                yield " ".join(arguments[1:pipe]) + "\n", arguments[pipe + 1 :]
+            elif arguments:
+                yield "", arguments
 
 
 def find_pages() -> list[Path]:

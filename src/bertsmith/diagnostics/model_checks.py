@@ -69,7 +69,7 @@ def check_dead_heads(probe: Probe) -> Iterator[Finding]:
         "some inactive heads are common in trained models; they could be pruned",
         "train longer if the run was short, use a larger initializer_range, so that attention learns earlier, or lower a high "
         "learning rate" if is_problem else "nothing needs to be done",
-        f"model.initializer_range={max(0.04, 2 * probe.model.config.encoder.initializer_range):.2g}" if is_problem else None,
+        f"model.initializer_range={max(0.04, 2 * probe.model.config.encoder.init_std):.2g}" if is_problem else None,
     )  # fmt: skip
 
 

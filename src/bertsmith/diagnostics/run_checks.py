@@ -13,7 +13,14 @@ import numpy as np
 from ..corpus.card import count_unigrams
 from .finding import Finding, format_number
 from .probe import Probe
-from .run_log import ADAM_OPTIMIZERS, DEFAULT_INITIALIZER_RANGE, RunSettings, TrainingLog, smoothing_window
+from .run_log import (
+    ADAM_OPTIMIZERS,
+    DEFAULT_INITIALIZER_RANGE,
+    MLM_LOSS,
+    RunSettings,
+    TrainingLog,
+    smoothing_window,
+)
 
 MAX_EVAL_LOSS_RISE = 0.02  # relative to the lowest validation loss
 MAX_LOSS_GAP_RATIO, MIN_LOSS_GAP = 0.2, 0.2  # relative to the training loss, and in nats
@@ -68,16 +75,7 @@ def check_overfitting(log: TrainingLog, run: RunSettings, card: dict[str, Any] |
 
 def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
     """Skipped updates, rising loss, growing gradients, or steps that are large relative to the initial weights."""
-    signs = [
-        sign
-        for sign in (
-            _describe_skipped_updates(log),
-            _describe_loss_rise(log),
-            _describe_grad_growth(log),
-            _describe_large_steps(log, run),
-        )
-        if sign
-    ]
+    signs = [*describe_divergence(log), *filter(None, [_describe_large_steps(log, run)])]
     if not signs:
         return
     peak, safe_lr = (
@@ -101,6 +99,11 @@ def check_lr_too_high(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
         "if always the same batch causes it, check its text",
         f"train.learning_rate={format_number(suggested)}",
     )  # fmt: skip
+
+
+def describe_divergence(log: TrainingLog) -> list[str]:
+    """Signs of a run that diverges: skipped updates, rising loss, growing gradients."""
+    return list(filter(None, (_describe_skipped_updates(log), _describe_loss_rise(log), _describe_grad_growth(log))))
 
 
 def check_lr_too_low(log: TrainingLog, run: RunSettings) -> Iterator[Finding]:
@@ -260,7 +263,9 @@ def _read_logged_loss(log: TrainingLog | None, unigram_entropy: float | None) ->
             f"pseudo-log-likelihood loss of validation text is {pseudo_nll:.3f}; the unigram baseline has {unigram_entropy:.3f}"
         )
         return pseudo_nll, unigram_entropy, observation
-    baseline = (1 - UNMASKED_FRACTION) * unigram_entropy / (1 - MIN_CONTEXT_GAIN)
+    baseline = unigram_entropy
+    if log.loss_column == MLM_LOSS:
+        baseline *= (1 - UNMASKED_FRACTION) / (1 - MIN_CONTEXT_GAIN)
     observation = (
         f"training loss is {log.final_loss:.3f} after {log.steps:,} steps; the unigram baseline has {unigram_entropy:.3f}"
     )

@@ -14,6 +14,7 @@ from ..reports.training_curves import MetricRows, read_metrics
 ADAM_OPTIMIZERS = ("adamw", "bert-adam")
 DEFAULT_INITIALIZER_RANGE = 0.02  # standard deviation of initial weights, where the config does not set it
 MLM_LOSS = "mlm_loss"
+TOKEN_LOSSES = (MLM_LOSS, "lm_loss")  # mean NLL of tokens: other parts of the loss cannot be compared with their entropy
 PSEUDO_PERPLEXITY_SPLIT = "pseudo_perplexity"  # the split with one masked token at a time
 Floats = NDArray[np.float64]
 
@@ -67,8 +68,8 @@ class TrainingLog:
 
     @cached_property
     def loss_column(self) -> str:
-        """The column with the loss of tokens: `mlm_loss`, or `loss` for other objectives."""
-        return MLM_LOSS if any(MLM_LOSS in row for row in self.train_rows) else "loss"
+        """The column with the loss of tokens: `mlm_loss` or `lm_loss`; `loss` for other objectives."""
+        return _find_loss_column(self.train_rows)
 
     @cached_property
     def losses(self) -> Floats:
@@ -107,7 +108,7 @@ class TrainingLog:
         """(split, losses, steps) of the validation split; empty if there is none."""
         for name, all_rows in self.eval_rows.items():
             if name != PSEUDO_PERPLEXITY_SPLIT:
-                column = MLM_LOSS if any(MLM_LOSS in row for row in all_rows) else "loss"
+                column = _find_loss_column(all_rows)
                 rows = [row for row in all_rows if row.get(column) is not None]
                 return name, np.array([row[column] for row in rows], float), [row["step"] for row in rows]
         return "", np.zeros(0), []
@@ -136,6 +137,10 @@ def read_log(folder: Path) -> TrainingLog | None:
     skip_reasons, rollbacks = _read_skips_and_rollbacks(path)
     train_rows = [row for row in rows if "split" not in row and "learning_rate" in row]
     return TrainingLog(train_rows, eval_rows, skip_reasons, rollbacks)
+
+
+def _find_loss_column(rows: MetricRows) -> str:
+    return next((name for name in TOKEN_LOSSES if any(name in row for row in rows)), "loss")
 
 
 def _read_skips_and_rollbacks(path: Path) -> tuple[list[str], int]:

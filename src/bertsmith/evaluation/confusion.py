@@ -10,6 +10,8 @@ from ..tasks.scorers.conlleval import MatchCounts
 from .evaluate import Evaluation
 
 MAX_LABELS = 20  # labels shown in a confusion matrix: those with most errors
+MIN_EXAMPLES = 10  # with fewer, equal predictions may be right
+MAX_CONSTANT_SPREAD = 0.02  # of the range of the gold values: numbers that differ by less are one
 
 
 @dataclass(frozen=True)
@@ -66,3 +68,26 @@ def compute_majority_baseline(evaluation: Evaluation) -> tuple[str, float] | Non
         return None
     label, count = Counter(pairs[1]).most_common(1)[0]
     return label, count / len(pairs[1])
+
+
+def describe_constant_predictions(evaluation: Evaluation) -> str | None:
+    """A phrase about predictions that are the same for all examples while the gold answers differ; else None."""
+    count = len(evaluation.examples)
+    if count < MIN_EXAMPLES:
+        return None
+    if pairs := evaluation.task.label_pairs(evaluation.predictions, evaluation.examples):
+        predicted, gold, _ = pairs
+        if len(set(predicted)) > 1 or len(set(gold)) < 2:
+            return None
+        baseline = compute_majority_baseline(evaluation)
+        is_majority = baseline is not None and baseline[0] == predicted[0]
+        note = f", as the majority baseline does (accuracy {baseline[1]:.3f})" if baseline and is_majority else ""
+        return f"the prediction is {predicted[0]!r} for each of {count:,} dev examples{note}"
+    result = evaluation.metrics.get(evaluation.task.primary_metric)
+    if result is None:
+        return None
+    predictions, references = result.predictions.astype(float), result.references.astype(float)
+    spread = float(np.ptp(references, axis=0).max())
+    if predictions.shape != references.shape or not spread or np.ptp(predictions, axis=0).max() > MAX_CONSTANT_SPREAD * spread:
+        return None
+    return f"the prediction is the same for each of {count:,} dev examples"

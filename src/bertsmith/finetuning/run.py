@@ -12,7 +12,10 @@ from .. import runs
 from ..artifacts import resolve_path
 from ..config import to_dict
 from ..console import Console
+from ..diagnostics.monitor import RunMonitor
+from ..diagnostics.run_log import RunSettings
 from ..errors import UserError
+from ..evaluation.confusion import describe_constant_predictions
 from ..evaluation.evaluate import Evaluation, evaluate_model
 from ..evaluation.metric_names import resolve_best_metric
 from ..inference.predictor import Predictor
@@ -141,13 +144,19 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     setup = prepare(finetuning.model, config, _build_param_schedule(recipe, finetuning.model))
     dev_batches = partial(_list_batches, build_batches(dev_examples, batch_tokens)) if dev_examples else None
     dev = Validation({"dev": dev_batches}, finetuning.score) if dev_batches else None
-    trainer = Trainer(setup, _wrap_objective(recipe, finetuning.objective), run, recipe.seed, validation=dev)
+    run_settings = RunSettings(
+        "finetune", to_dict(recipe) | {"train": to_dict(config)}, finetuning.model.config.encoder.init_std
+    )
+    monitor = RunMonitor(run.folder, run_settings)
+    objective = _wrap_objective(recipe, finetuning.objective)
+    trainer = Trainer(setup, objective, run, recipe.seed, validation=dev, check_log=monitor.check)
     run.console.info(describe_settings(settings))
     summary = trainer.fit(train_batches)
     with isolate_torch_state(setup):
         scores = finetuning.finish()
     result = _build_result(summary, finetuning, scores) | {"settings": settings}
     if trainer.is_main_process:
+        _warn_of_problems(monitor, scores.dev, run.console)
         record = {
             "stage": "finetune",
             "task": to_dict(finetuning.predictor.task),
@@ -160,6 +169,15 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
     rows += [(f"test {name}", f"{value:.4f}") for name, value in result.get("test", {}).items()]
     run.console.print_table(str(run.folder), rows or [("step", str(result["step"]))])
     return {"out": str(run.folder), "created": True, **result}
+
+
+def _warn_of_problems(monitor: RunMonitor, dev: Evaluation | None, console: Console) -> None:
+    """Warnings of a run that diverged, and of a model that predicts the same for every dev example."""
+    for warning in monitor.finish():
+        console.warn(warning)
+    if dev and (constant := describe_constant_predictions(dev)):
+        console.warn(f"{constant}: the model has learned nothing from the texts; train longer (train.epochs), or with another "
+                     "train.learning_rate: lower if the loss rose or jumped, higher if it hardly fell")  # fmt: skip
 
 
 def _build_result(summary: dict[str, Any], run: FinetuneRun, scores: FinalScores) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from .positions import AxialPositionsConfig
 from .sublayers import Activation, AddNorm, FeedForwardConfig, NoNorm, PoolActivation, ResidualAdd
 
 DEFAULT_ROPE_THETA = 10_000.0  # base of the RoPE frequencies in Su et al. 2021
+BERT_HIDDEN_SIZE, BERT_INIT_STD = 768, 0.02  # of BERT-base: its hidden size and the standard deviation of its initial weights
 PoolingMode = Literal["cls", "mean", "max", "concat"]
 ResidualMode = Literal["all", "between", "none"]
 
@@ -74,9 +75,9 @@ class EncoderConfig(Config, frozen=True):
     ] = True
     hidden_dropout_prob: Annotated[Probability, "dropout on the embeddings and on the output of each sublayer"] = 0.1
     layer_norm_eps: Annotated[PosFloat, "epsilon of LayerNorm"] = 1e-12
-    initializer_range: Annotated[PosFloat, "standard deviation of initial weights (0.02 in BERT; more helps narrow models)"] = (
-        0.02
-    )
+    initializer_range: Annotated[
+        PosFloat | None, "standard deviation of initial weights; default: 0.02 (BERT), times sqrt(768 / hidden_size) below 768"
+    ] = None
     pooling: Annotated[
         PoolingMode,
         "sequence representation: cls (first token; last if causal), mean or max over tokens, concat (all three, ULMFiT)",
@@ -89,6 +90,16 @@ class EncoderConfig(Config, frozen=True):
         from .presets import PRESETS  # values of this class
 
         return PRESETS
+
+    @property
+    def init_std(self) -> float:
+        """Standard deviation of initial weights: `initializer_range`, or that of a model of this width.
+
+        0.02 fits BERT's width of 768. In a narrower model it makes attention scores, and thus their gradients, so small that
+        the model stays at the unigram baseline for hundreds of steps; std * sqrt(hidden_size) as in BERT avoids that.
+        """
+        default = BERT_INIT_STD * max(1.0, BERT_HIDDEN_SIZE / self.hidden_size) ** 0.5
+        return default if self.initializer_range is None else self.initializer_range
 
     @property
     def embedding_dim(self) -> int:

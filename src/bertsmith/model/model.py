@@ -21,12 +21,17 @@ from .transformer import Stack
 
 
 class ModelConfig(Config, frozen=True):
-    """Config of a built model, as stored in `config.json`."""
+    """Config of a built model, as stored in `config.json`: its `initializer_range` is always a number."""
 
     encoder: EncoderConfig
     vocab_size: int
     heads: dict[str, HeadConfig] = msgspec.field(default_factory=dict)
     decoder: DecoderConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.encoder.initializer_range is None:
+            encoder = msgspec.structs.replace(self.encoder, initializer_range=self.encoder.init_std)
+            msgspec.structs.force_setattr(self, "encoder", encoder)
 
 
 class Model(nn.Module):
@@ -47,7 +52,7 @@ class Model(nn.Module):
         heads = {name: head.build(config.encoder, config.vocab_size) for name, head in config.heads.items()}
         self.heads = nn.ModuleDict(heads)
         for module in self.modules() if init_weights else ():
-            _init_weights(module, config.encoder.initializer_range)
+            _init_weights(module, config.encoder.init_std)
         if init_weights and self.encoder.input_embeddings is not None:
             self.encoder.input_embeddings.reset_parameters()
 

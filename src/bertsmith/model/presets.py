@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .config import EncoderConfig, LayerTypes, ResidualMode
+from .config import BERT_INIT_STD, EncoderConfig, LayerTypes, ResidualMode
 from .embeddings import CharCNNConfig, NgramConfig
 from .mixers import AdaptiveSpan, Attention, Cnn, LiteTransformer, Longformer, Lstm, Reformer, TransformerXL
 from .positions import AxialPositionsConfig
@@ -19,6 +19,11 @@ def bert(num_layers: int, hidden_size: int) -> EncoderConfig:
         mixer=Attention(num_attention_heads=hidden_size // 64),
         feedforward=FeedForwardConfig(intermediate_size=4 * hidden_size),
     )
+
+
+def small_bert(num_layers: int, hidden_size: int, **settings: Any) -> EncoderConfig:
+    """A published small BERT, with the initial weights of BERT-base (the default for a narrow model is larger)."""
+    return msgspec.structs.replace(bert(num_layers, hidden_size), initializer_range=BERT_INIT_STD, **settings)
 
 
 def albert(num_layers: int, hidden_size: int, num_heads: int) -> EncoderConfig:
@@ -244,10 +249,10 @@ def nnlm(order: int, hidden_size: int, **sizes: Any) -> EncoderConfig:
 
 
 PRESETS = {
-    "bert-tiny": bert(2, 128),
-    "bert-mini": bert(4, 256),
-    "bert-small": bert(4, 512),
-    "bert-medium": bert(8, 512),
+    "bert-tiny": small_bert(2, 128),
+    "bert-mini": small_bert(4, 256),
+    "bert-small": small_bert(4, 512),
+    "bert-medium": small_bert(8, 512),
     "bert-base": bert(12, 768),
     "bert-large": bert(24, 1024),
     "albert-base": albert(12, 768, 12),
@@ -257,7 +262,7 @@ PRESETS = {
     "roberta-base": roberta(12, 768),
     "roberta-large": roberta(24, 1024),
     "distilbert": msgspec.structs.replace(bert(6, 768), type_vocab_size=1, pooler_act="relu"),
-    "electra-small": electra(12, 256, 128),
+    "electra-small": small_bert(12, 256, embedding_size=128, pooler_act="gelu"),
     "electra-base": electra(12, 768),
     "electra-large": electra(24, 1024),
     "modernbert-mini": modernbert(6, 256, 384),
@@ -285,10 +290,20 @@ PRESETS = {
     "gpt2-large": gpt(36, 1280, 20, "pre", 1024),
     "gpt2-xl": gpt(48, 1600, 25, "pre", 1024),
     "transformer-xl": streaming_lm(
-        16, 410, 2100, TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640), scale_embeddings=True
+        16,
+        410,
+        2100,
+        TransformerXL(num_attention_heads=10, mem_len=150, eval_mem_len=640),
+        scale_embeddings=True,
+        initializer_range=BERT_INIT_STD,
     ),
     "transformer-xl-char": streaming_lm(
-        12, 512, 2048, TransformerXL(num_attention_heads=8, mem_len=512, eval_mem_len=2100), scale_embeddings=True
+        12,
+        512,
+        2048,
+        TransformerXL(num_attention_heads=8, mem_len=512, eval_mem_len=2100),
+        scale_embeddings=True,
+        initializer_range=BERT_INIT_STD,
     ),
     "adaptive-span": streaming_lm(12, 512, 2048, AdaptiveSpan(num_attention_heads=8, max_span=8192, causal=True)),
 }

@@ -12,6 +12,8 @@ from ..config import to_dict
 from ..console import Console
 from ..corpus.loader import Prefetcher
 from ..corpus.store import Corpus
+from ..diagnostics.monitor import RunMonitor
+from ..diagnostics.run_log import RunSettings
 from ..model import checkpoint
 from ..model.batch import Inputs
 from ..model.mixers import MixerConfig
@@ -45,6 +47,8 @@ def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, A
     if recipe.init and recipe.model:
         console.info(f"init: model continues with {_describe_mixer(setup.config.encoder.mixer)}")
     loaders = setup.build_loaders()
+    settings = RunSettings("pretrain", to_dict(recipe), setup.config.encoder.init_std)
+    monitor = RunMonitor(out, settings, corpus.card["unigram_entropy"])
 
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
         model = setup.build_model(console)
@@ -63,6 +67,7 @@ def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, A
                 recipe.seed,
                 validation=_build_validation(setup, train.batch_tokens),
                 on_step=on_step,
+                check_log=monitor.check,
             )
             return trainer, model, trainer.fit(get_batch)
 
@@ -73,6 +78,8 @@ def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, A
     result = _build_result(setup, summary, model) | oom.read_batch_split(out)
     if trainer.is_main_process:
         oom.remove_batch_split(out)
+        for warning in monitor.finish():
+            console.warn(warning)
         card = {"result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
         record = {"stage": "pretrain"} | (runs.read_family(resolve_path(recipe.init, "init")) if recipe.init else {})
         run.publish(checkpoint.model_writer(model, corpus.tokenizer), card, record, recipe)

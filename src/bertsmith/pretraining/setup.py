@@ -38,6 +38,7 @@ from ..word_vectors.models import init_embeddings, load_vectors
 from .word_vectors import check_user_keys
 
 MAX_UNKNOWN_FRACTION = 0.01  # of the tokens; above it, a model that spells words warns
+MIN_RELATIVE_STD = 0.5  # of the default standard deviation of initial weights; with less, a model learns late
 MAX_UNREAD_FRACTION = 0.05  # of the tokens; above it, an objective of sentence pairs warns of documents with one sentence
 
 
@@ -144,6 +145,11 @@ class PretrainSetup:
             rope_hint = "model.mixer.rope_theta=10000, or " if "rope_theta" in encoder.mixer.__struct_fields__ else ""
             console.warn("this model has no position information: it cannot tell the order of tokens; set "
                          f"{rope_hint}model.position_embedding_type=absolute")  # fmt: skip
+        default_std = msgspec.structs.replace(encoder, initializer_range=None).init_std
+        if not recipe.init and encoder.num_hidden_layers and encoder.init_std < MIN_RELATIVE_STD * default_std:
+            console.warn(f"model.initializer_range={encoder.init_std:g} is small for hidden_size={encoder.hidden_size}: the model "
+                         "may stay at the unigram baseline for hundreds of steps; the default for this width is "
+                         f"model.initializer_range={default_std:.2g}")  # fmt: skip
         if encoder.needs_streams and not self.objective.uses_streams:
             console.warn("model.mixer.mem_len has no effect, since batches do not continue the text of the batch before; "
                          "set objective.packing=streams, or model.mixer.mem_len=0")  # fmt: skip

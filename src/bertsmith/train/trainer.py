@@ -27,6 +27,7 @@ MAX_ROLLBACKS = 3  # after which training is given up
 BatchFn = Callable[[int, float], Batch[Any]]  # (index of the micro-batch, fraction of the run done)
 SeededBatches = list[tuple[int, Batch[Any]]]  # (dropout seed, micro-batch)
 StepCallback = Callable[[int, dict[str, float]], None]
+LogCheck = Callable[[float], Iterable[str]]  # fraction of the run done -> warnings
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,16 @@ class Trainer:
         *,
         validation: Validation | None = None,
         on_step: StepCallback = lambda step, report: None,
+        check_log: LogCheck = lambda fraction_done: (),
     ) -> None:
-        """on_step: called after each step with its number and metrics."""
+        """on_step: called after each step with its number and metrics.
+
+        check_log: called after each training row of metrics.jsonl, on the main process; what it returns is shown as warnings.
+        """
         setup.config.check()
         self.setup, self.config, self.model, self.run, self.seed = setup, setup.config, setup.model, run, seed
         self.objective, self.validation, self.on_step = objective, validation or Validation(), on_step
+        self.check_log = check_log
         if self.config.epochs is not None:
             raise UserError("train.epochs must first be converted to steps, by TrainConfig.resolve_epochs(batches_per_epoch)")
         if self.config.early_stopping_patience and not self.validation.eval_sets and not self.validation.score_fn:
@@ -224,6 +230,9 @@ class Trainer:
         losses = {name: means[name] for name in list_losses(means)}
         state = {"learning_rate": log.learning_rate, "grad_norm": means["grad_norm"], "tokens": p.tokens}
         self.metrics.log(p.step, **{**losses, **state, **means})
+        if self.is_main_process:
+            for warning in self.check_log(self._run_fractions()[0]):
+                self.display.warn(f"warning: {warning}")
 
     def _evaluate(self) -> None:
         step, latest = self.progress.step, self.progress.evaluation

@@ -112,7 +112,7 @@ def init_embeddings(model: Model, tokenizer: Tokenizer, vectors: KeyedVectors, c
         raise UserError("no word of the tokenizer has a vector; check that language and case match")
     initial = torch.from_numpy(vectors.matrix[list(covered.values())])
     with torch.no_grad():
-        table.weight *= float(initial.std(correction=0)) / model.config.encoder.initializer_range
+        table.weight *= float(initial.std(correction=0)) / model.config.encoder.init_std
         table.weight[list(covered)] = initial
     console.info(f"vectors: initialized {len(covered):,} of {len(token_ids):,} words ({len(covered) / len(token_ids):.1%})")
     return len(covered)

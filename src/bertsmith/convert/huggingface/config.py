@@ -6,7 +6,7 @@ import msgspec
 
 from ...config import RecipeError, from_dict, to_dict
 from ...errors import UserError
-from ...model.config import EncoderConfig
+from ...model.config import BERT_INIT_STD, EncoderConfig
 from ...model.heads import LM_HEAD
 from ...model.mixers import Attention, Longformer
 from .names import BERT, FAMILIES, Architecture, Family
@@ -97,6 +97,7 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
         values.setdefault("feedforward.intermediate_size", 4 * values["hidden_size"])
     if family.embedding_projection == "narrow" and values["embedding_size"] == values["hidden_size"]:
         values["embedding_size"] = None
+    values.setdefault("initializer_range", BERT_INIT_STD)
     try:
         return canonicalize(from_dict(EncoderConfig, nest(values), source))
     except RecipeError as error:

@@ -232,11 +232,9 @@ def _init_missing_weights(encoder: EncoderConfig, name_map: NameMap) -> dict[str
     if SEGMENT_EMBEDDINGS not in name_map and encoder.type_vocab_size:
         weights[SEGMENT_EMBEDDINGS] = torch.zeros(encoder.type_vocab_size, encoder.embedding_dim)
     if POOLER_TENSORS[0] not in name_map and encoder.pooler_act != "none":
-        weight, limit = torch.empty(encoder.hidden_size, encoder.hidden_size), 2 * encoder.initializer_range
+        weight, limit = torch.empty(encoder.hidden_size, encoder.hidden_size), 2 * encoder.init_std
         generator = torch.Generator().manual_seed(0)
-        weights[POOLER_TENSORS[0]] = nn.init.trunc_normal_(
-            weight, std=encoder.initializer_range, a=-limit, b=limit, generator=generator
-        )
+        weights[POOLER_TENSORS[0]] = nn.init.trunc_normal_(weight, std=encoder.init_std, a=-limit, b=limit, generator=generator)
         weights[POOLER_TENSORS[1]] = torch.zeros(encoder.hidden_size)
     return weights
 
