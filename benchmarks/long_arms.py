@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith import api
-from bertsmith.artifacts import write_json
+from bertsmith.writing import write_json
 
 from .long_folds import fold_path
 

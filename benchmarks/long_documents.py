@@ -27,10 +27,10 @@ from pathlib import Path
 from threading import Event
 from types import FrameType
 
-from bertsmith.artifacts import write_json
 from bertsmith.errors import Interrupted
 from bertsmith.processes import Job, run_jobs
 from bertsmith.signals import raise_on_stop
+from bertsmith.writing import write_json
 
 from . import long_folds
 from .inputs import BenchmarkInputs

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bertsmith.artifacts import write_atomic
 from bertsmith.errors import UserError
 from bertsmith.tokenization.files import read_decompressed
+from bertsmith.writing import write_atomic
 
 MAX_CHARACTERS = 28_000  # of an article: about two windows of 4,096 tokens
 SUFFIXES = {"reviews": "jsonl", "covid": "json"}

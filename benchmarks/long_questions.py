@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import api
-from bertsmith.artifacts import write_atomic
+from bertsmith.writing import write_atomic
 
 from .inputs import BenchmarkInputs
 from .long_folds import read_text

@@ -8,18 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith import artifacts
-from bertsmith.artifacts import (
-    MANIFEST,
-    atomic_folder,
-    checksum,
-    fingerprint,
-    read_json,
-    verify_manifest,
-    write_atomic,
-    write_json,
-    write_manifest,
-)
+from bertsmith import artifacts, writing
+from bertsmith.artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json, verify_manifest, write_manifest
 from bertsmith.config import Config
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
@@ -27,6 +17,7 @@ from bertsmith.model.model import build_model
 from bertsmith.runs import Run
 from bertsmith.tokenization.tokenizer import Tokenizer
 from bertsmith.word_vectors.models import bag_of_vectors
+from bertsmith.writing import write_atomic, write_json
 from tests.support.texts import VOCAB
 
 
@@ -130,10 +121,9 @@ def test_atomic_folder_exception_keeps_the_existing_one(folder):
 
 
 def test_atomic_folder_discards_leftovers_of_a_dead_run(tmp_path):
-    (tmp_path / "made.part").mkdir()
-    (tmp_path / "made.part" / "stale").write_text("of a run that died")
-    (tmp_path / "made.part" / artifacts.IN_PROGRESS).touch()
-    with atomic_folder(tmp_path / "made") as part:
+    stale = writing.make_temp_folder(tmp_path / "made")
+    (stale / "stale").write_text("of a run that died")
+    with writing.lock_output(tmp_path / "made"), atomic_folder(tmp_path / "made") as part:
         (part / "a").write_text("a")
     assert list_paths(tmp_path) == ["made", "made/a", f"made/{MANIFEST}"]
 
@@ -223,18 +213,18 @@ def test_content_hash_is_empty_without_manifest_or_file(folder, tmp_path):
 
 
 def test_check_writable_accepts_only_empty_or_own_folders(tmp_path):
-    assert artifacts.check_writable(tmp_path / "new") == tmp_path / "new"
+    assert writing.check_writable(tmp_path / "new") == tmp_path / "new"
     (tmp_path / "state").mkdir()  # left by a run stopped during its first save
-    assert artifacts.check_writable(tmp_path) == tmp_path
+    assert writing.check_writable(tmp_path) == tmp_path
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="contains other files; choose another out"):
-        artifacts.check_writable(tmp_path)
+        writing.check_writable(tmp_path)
     (tmp_path / "state" / "mine").touch()
     with pytest.raises(UserError, match="contains other files"):
-        artifacts.check_writable(tmp_path)
-    assert artifacts.check_writable(tmp_path, "notes.txt") == tmp_path
+        writing.check_writable(tmp_path)
+    assert writing.check_writable(tmp_path, "notes.txt") == tmp_path
     with pytest.raises(UserError, match="is a file"):
-        artifacts.check_writable(tmp_path / "notes.txt")
+        writing.check_writable(tmp_path / "notes.txt")
     with pytest.raises(UserError, match="out is empty"):
         artifacts.resolve_path(" ", "out")
 
@@ -242,21 +232,20 @@ def test_check_writable_accepts_only_empty_or_own_folders(tmp_path):
 def test_atomic_folder_does_not_remove_a_foreign_part_folder(tmp_path):
     (tmp_path / "made.part").mkdir()
     (tmp_path / "made.part" / "thesis.txt").write_text("mine")
-    with (
-        pytest.raises(UserError, match=r"made\.part already exists and contains other files"),
-        atomic_folder(tmp_path / "made"),
-    ):
-        pass
-    assert (tmp_path / "made.part" / "thesis.txt").read_text() == "mine"
+    (tmp_path / "made.old.part").mkdir()
+    for _ in range(2):
+        with writing.lock_output(tmp_path / "made"), atomic_folder(tmp_path / "made"):
+            pass
+    assert (tmp_path / "made.part" / "thesis.txt").read_text() == "mine" and (tmp_path / "made.old.part").is_dir()
 
 
 def test_lock_output_is_exclusive(tmp_path):
-    with artifacts.lock_output(tmp_path / "out"):
-        with pytest.raises(UserError, match="another run is writing"), artifacts.lock_output(tmp_path / "out"):
+    with writing.lock_output(tmp_path / "out"):
+        with pytest.raises(UserError, match="another run is writing"), writing.lock_output(tmp_path / "out"):
             pass
-        with artifacts.lock_output(tmp_path / "other"):
+        with writing.lock_output(tmp_path / "other"):
             pass
-    with artifacts.lock_output(tmp_path / "out"):
+    with writing.lock_output(tmp_path / "out"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -264,7 +253,7 @@ def test_lock_output_is_exclusive(tmp_path):
 HOLD_LOCK = """
 import sys, time
 from pathlib import Path
-from bertsmith.artifacts import lock_output
+from bertsmith.writing import lock_output
 with lock_output(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(60)
@@ -288,25 +277,25 @@ def test_lock_output_of_another_process_is_refused_under_every_name(tmp_path, mo
     for name in ("out", "./out", str(tmp_path / "out"), "link"):
         out = artifacts.resolve_path(name, "out")
         message = f"another run is writing {re.escape(str(out))}; wait for it"
-        with pytest.raises(UserError, match=message), artifacts.lock_output(out):
+        with pytest.raises(UserError, match=message), writing.lock_output(out):
             pass
-        assert artifacts.is_locked(out)
+        assert writing.is_locked(out)
     assert holder.poll() is None
 
 
 def test_lock_output_ends_with_a_killed_process(tmp_path, holder):
     holder.kill()
     holder.wait()
-    assert (tmp_path / ".out.lock").exists() and not artifacts.is_locked(tmp_path / "out")
-    with artifacts.lock_output(tmp_path / "out"):
-        assert artifacts.is_locked(tmp_path / "out")
-    assert not artifacts.is_locked(tmp_path / "out") and list(tmp_path.iterdir()) == []
+    assert (tmp_path / ".out.lock").exists() and not writing.is_locked(tmp_path / "out")
+    with writing.lock_output(tmp_path / "out"):
+        assert writing.is_locked(tmp_path / "out")
+    assert not writing.is_locked(tmp_path / "out") and list(tmp_path.iterdir()) == []
 
 
 def test_lock_output_ends_with_an_exception(tmp_path):
-    with pytest.raises(KeyboardInterrupt), artifacts.lock_output(tmp_path / "out"):
+    with pytest.raises(KeyboardInterrupt), writing.lock_output(tmp_path / "out"):
         raise KeyboardInterrupt
-    with artifacts.lock_output(tmp_path / "out"):
+    with writing.lock_output(tmp_path / "out"):
         pass
 
 
@@ -315,7 +304,7 @@ def test_lock_output_admits_one_of_many_processes(tmp_path):
     script = """
 import os, sys, time
 from pathlib import Path
-from bertsmith.artifacts import lock_output
+from bertsmith.writing import lock_output
 from bertsmith.errors import UserError
 folder, taken, deadline = Path(sys.argv[1]), 0, time.monotonic() + 2
 while time.monotonic() < deadline:
@@ -336,7 +325,7 @@ print(taken)
 
 def test_is_locked_can_be_asked_of_a_read_only_lock_file(tmp_path, holder):
     (tmp_path / ".out.lock").chmod(0o444)
-    assert artifacts.is_locked(tmp_path / "out") and not artifacts.is_locked(tmp_path / "other")
+    assert writing.is_locked(tmp_path / "out") and not writing.is_locked(tmp_path / "other")
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664)])

@@ -26,36 +26,43 @@ MAY_IMPORT = {
     "recipes": "config",
     "pretrained": "errors config",
     "hub_names": "",
-    "artifacts": "errors hub_names pretrained.shipped",
+    "writing": "errors",
+    "artifacts": "errors hub_names pretrained.shipped writing",
     "rng": "errors",
     "console": "errors",
     "signals": "",
     "processes": "errors console signals",
-    "tensors": "errors",
+    "tensors": "errors writing",
     "cores": "",
     "device": "errors",
     "metrics": "errors rng",
-    "tokenization": "errors config artifacts rng console",
-    "tasks": "errors config artifacts rng metrics tokenization",
-    "corpus": "errors config artifacts rng processes console tokenization",
-    "model": "errors config artifacts rng tensors device tokenization.tokenizer tokenization.characters",
-    "word_vectors": "errors config artifacts rng metrics tokenization corpus model console",
-    "train": "errors config artifacts console tensors device runs signals",
+    "tokenization": "errors config artifacts writing rng console",
+    "tasks": "errors config artifacts writing rng metrics tokenization",
+    "corpus": "errors config artifacts writing rng processes console tokenization",
+    "model": "errors config artifacts writing rng tensors device tokenization.tokenizer tokenization.characters",
+    "word_vectors": "errors config artifacts writing rng metrics tokenization corpus model console",
+    "train": "errors config artifacts writing console tensors device runs signals",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",
-    "inference": "errors cores config artifacts tokenization tasks corpus.collate corpus.loader model objectives device",
-    "reports": "errors config artifacts rng tokenization corpus",
-    "evaluation": "errors config rng console artifacts metrics tokenization tasks model word_vectors inference reports",
-    "runs": "errors config artifacts tensors console signals",
-    "convert": "errors config artifacts tensors console tokenization tasks model word_vectors inference runs pretrained",
+    "inference": "errors cores config artifacts writing tokenization tasks corpus.collate corpus.loader model "
+    "objectives device",
+    "reports": "errors config artifacts writing rng tokenization corpus",
+    "evaluation": "errors config rng console artifacts writing metrics tokenization tasks model word_vectors inference reports",
+    "runs": "errors config artifacts writing tensors console signals",
+    "convert": "errors config artifacts writing tensors console tokenization tasks model word_vectors inference runs "
+    "pretrained",
     "planning": "errors config console corpus model objectives train runs",
-    "diagnostics": "errors config artifacts rng tensors tokenization corpus model objectives runs reports",
-    "pretraining": "errors config artifacts console device corpus tokenization model word_vectors objectives train runs "
+    "diagnostics": "errors config artifacts writing rng tensors tokenization corpus model objectives runs reports",
+    "pretraining": "errors config artifacts writing console device corpus tokenization model word_vectors objectives "
+    "train runs "
     "signals diagnostics",
-    "finetuning": "rng errors config artifacts console processes reports tokenization tasks model word_vectors objectives "
+    "finetuning": "rng errors config artifacts writing console processes reports tokenization tasks model word_vectors "
+    "objectives "
     "train runs inference evaluation diagnostics",
-    "racing": "errors config artifacts console processes tokenization corpus tasks model objectives train runs planning "
+    "racing": "errors config artifacts writing console processes tokenization corpus tasks model objectives train runs "
+    "planning "
     "reports evaluation inference word_vectors pretraining finetuning signals",
-    "commands": "errors config hub_names recipes artifacts rng console processes tokenization corpus tasks model convert "
+    "commands": "errors config hub_names recipes artifacts writing rng console processes tokenization corpus tasks "
+    "model convert "
     "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing "
     "runs pretraining finetuning",
     "schema": "errors config commands",
@@ -65,7 +72,8 @@ MAY_IMPORT = {
     "stage_types": "config",
     "stages": "config calls results stage_types",
     "api": "errors calls stages inference pretrained",
-    "quickstart": "errors config stage_types recipes artifacts console api inference reports commands.show_pages signals",
+    "quickstart": "errors config stage_types recipes artifacts writing console api inference reports "
+    "commands.show_pages signals",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
     "cli": "signals errors config recipes console commands schema help synonyms",
@@ -73,7 +81,8 @@ MAY_IMPORT = {
     "__main__": "cli signals",
 }
 TORCH_FREE_PACKAGES = (
-    "errors config recipes pretrained artifacts rng console tokenization corpus reports schema help results calls stages "
+    "errors config recipes pretrained artifacts writing rng console tokenization corpus reports schema help results "
+    "calls stages "
     "stage_types api reference codegen cli signals __init__"
 )
 TORCH_FREE_MODULES = [name for name in MODULES if name.split(".")[0] in TORCH_FREE_PACKAGES.split()]

@@ -5,13 +5,13 @@ import shutil
 import pytest
 import torch
 
-from bertsmith.artifacts import write_json
 from bertsmith.config import from_dict
 from bertsmith.console import Console
 from bertsmith.errors import UserError
 from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.runs import RUN_ID_EXCLUDED, Run, compute_run_id, list_checkpoints, open_run
 from bertsmith.train.config import TrainConfig
+from bertsmith.writing import write_json
 
 QUIET = Console(quiet=True)
 

@@ -10,19 +10,18 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-from filelock import FileLock, Timeout, lock_descriptor
 
 from . import hub_names
 from .errors import UserError
 from .pretrained import shipped
+from .writing import MANIFEST, make_temp_folder, sync_file, sync_folder, temp_path, write_json
 
-MANIFEST = "manifest.json"
-IN_PROGRESS = ".making"  # marker file of a folder that is still being written: if a run died there, it is safe to remove
 MODEL_KEYS = ("model", "init", "folder")  # recipe keys that name a model, which may be a shipped one
 MODEL_PART_KEYS = ("tokenizer", "extend")  # recipe keys that name a part of a model
 
@@ -44,6 +43,7 @@ class Manifest(msgspec.Struct):
     """Contents of manifest.json: entries by path relative to the folder, with `/` as separator."""
 
     files: dict[str, FileEntry]
+    run: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET  # identity and result of the command, for formats with no card
 
 
 def resolve_path(name_or_path: str | Path, key: str) -> Path:
@@ -100,63 +100,6 @@ def require_kind(folder: Path, wanted: str) -> None:
     raise UserError(f"{problem}; {_way_out(folder, kind, wanted)}")
 
 
-def check_writable(folder: Path, *allowed_patterns: str) -> Path:
-    """Return `folder` if it may be written: it does not exist, holds no files, or holds something matching `allowed_patterns`
-    (glob), as left by an earlier run of ours."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, but the output must be a folder; choose another out, or remove the file")
-    if folder.exists() and not _is_empty(folder) and not any(any(folder.glob(name)) for name in allowed_patterns):
-        raise UserError(f"{folder} already exists and contains other files; choose another out, or remove it")
-    return folder
-
-
-@contextmanager
-def lock_output(out: Path) -> Iterator[None]:
-    """Exclusive lock (`.NAME.lock`) on an output folder, against two processes of this machine writing to it.
-
-    The lock ends with its process, however that ends.
-    """
-    path = _lock_path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path, blocking=False)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise UserError(f"another run is writing {out}; wait for it, or choose another out") from None
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)  # still locked: a process that has opened it meanwhile finds out that it is removed
-        lock.release()
-
-
-def is_locked(out: Path) -> bool:
-    """Whether a process holds the lock of `lock_output` on a folder; does not disturb that process."""
-    try:
-        with _lock_path(out.absolute()).open() as file:
-            return not lock_descriptor(file.fileno(), blocking=False)
-    except FileNotFoundError:
-        return False
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary file and rename it: readers see the old file or the new one, never a partial one."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-
-
 def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -167,47 +110,53 @@ def read_json(path: Path) -> Any:
 
 
 @contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path, run: dict[str, Any] | None = None) -> Iterator[Path]:
     """Yields a temporary folder to write to; on success it gets a manifest and is renamed to `folder`.
 
-    An existing `folder` is replaced only then, whatever it holds: call `check_writable` first.
+    An existing `folder` is replaced only then, whatever it holds: call `check_writable` first. `run` is as in `write_manifest`.
     """
     folder = folder.absolute()  # so that `.` has a name too
-    part = folder.with_name(folder.name + ".part")
-    if folder.exists() and not folder.is_dir():
+    if os.path.lexists(folder) and not folder.is_dir():
         raise UserError(f"{folder} is a file, but the output must be a folder; choose another out, or remove the file")
-    shutil.rmtree(check_writable(part, IN_PROGRESS, MANIFEST), ignore_errors=True)  # left by a run that died
-    part.mkdir(parents=True)
-    (part / IN_PROGRESS).touch()
+    part, old = make_temp_folder(folder), temp_path(folder, is_old=True)
     try:
         yield part
-        write_manifest(part)
-        (part / IN_PROGRESS).unlink()
+        write_manifest(part, None, run)
+        if folder.exists():
+            folder.replace(old)  # renamed first: removing takes a while, and a kill meanwhile would leave half a folder
+        part.replace(folder)
+        sync_folder(folder.parent)
     except BaseException:
+        if old.exists() and not folder.exists():
+            old.replace(folder)
         shutil.rmtree(part, ignore_errors=True)
         raise
-    if folder.exists():
-        old = folder.with_name(folder.name + ".old.part")
-        shutil.rmtree(old, ignore_errors=True)
-        folder.replace(old)  # renamed first: removing takes a while, and a kill meanwhile would leave half a folder
-        part.replace(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        part.replace(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def write_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write manifest.json with size and checksum of the named files (None: all files in the folder).
+def write_manifest(folder: Path, names: Iterable[str] | None = None, run: dict[str, Any] | None = None) -> None:
+    """Write manifest.json with size and checksum of the named files (None: all files in the folder), synced to the disk before.
 
     All of them get the mode of a new file (0666 without the umask): some writers, such as safetensors' (0600), set their own.
+    run: `identity` and `result` of the command that wrote the folder, if nothing else in it says so.
     """
-    paths = [folder / name for name in names] if names is not None else _list_files(folder)
-    entries = {path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, checksum(path)) for path in sorted(paths)}
-    write_json(folder / MANIFEST, Manifest(entries))
+    paths = sorted([folder / name for name in names] if names is not None else _list_files(folder))
+    with ThreadPoolExecutor(1) as pool:  # the disk writes while checksums are computed
+        synced = pool.map(sync_file, paths)
+        entries = {path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, checksum(path)) for path in paths}
+        list(synced)
+    write_json(folder / MANIFEST, Manifest(entries, run or msgspec.UNSET))
     mode = stat.S_IMODE((folder / MANIFEST).stat().st_mode)  # the umask cannot be read without changing it for all threads
     for path in paths:
         if stat.S_IMODE(path.stat().st_mode) != mode:
             path.chmod(mode)
+
+
+def read_finished_run(folder: Path, identity: str) -> dict[str, Any] | None:
+    """The result that `write_manifest` recorded in a folder, if the same command wrote it, else None."""
+    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
+    run = manifest.get("run") if isinstance(manifest, dict) else None
+    return dict(run["result"]) if isinstance(run, dict) and run.get("identity") == identity else None
 
 
 def verify_manifest(folder: Path) -> None:
@@ -287,17 +236,8 @@ def _way_out(folder: Path, kind: FolderKind | None, wanted: str) -> str:
     return f"give the output folder of {'' if wanted == 'checkpoint' else '`prepare`, '}`pretrain`, `finetune` or `import`"
 
 
-def _lock_path(out: Path) -> Path:
-    return out.with_name(f".{out.name}.lock")
-
-
-def _is_empty(folder: Path) -> bool:
-    """Empty but for empty subfolders, which a run stopped during its first save leaves behind."""
-    return all(child.is_dir() and not any(child.iterdir()) for child in folder.iterdir())
-
-
 def _list_files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file() and path not in (folder / MANIFEST, folder / IN_PROGRESS)]
+    return [path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST]
 
 
 def _read_manifest(path: Path) -> dict[str, FileEntry]:

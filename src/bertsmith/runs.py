@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from . import __version__, artifacts
-from .artifacts import MANIFEST, check_writable, content_hash, fingerprint, lock_output, read_json, resolve_path, write_manifest
+from .artifacts import MANIFEST, content_hash, fingerprint, read_json, resolve_path, write_manifest
 from .config import Config, to_dict
 from .console import Console
 from .errors import Interrupted, UserError
 from .signals import RESUME_HINT
 from .tensors import load_tensors, save_tensors
+from .writing import check_writable, lock_output, remove_leftovers, write_json
 
 PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
 
@@ -83,11 +84,9 @@ class Run:
                 # copies: safetensors refuses tensors that share memory
                 copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in group.items()}
                 save_tensors(copies, temp_folder / f"{name}.safetensors")
-            artifacts.write_json(temp_folder / PROGRESS_FILE, {**progress, "fingerprint": self.identity})
+            write_json(temp_folder / PROGRESS_FILE, {**progress, "fingerprint": self.identity})
         for old in [path for path in list_checkpoints(self.state) if checkpoint_step(path) <= step][:-save_total_limit]:
             shutil.rmtree(old)
-        for temp_folder in self.state.glob("step-*.part"):  # left by a run that was killed while saving
-            shutil.rmtree(temp_folder)
 
     def interrupted(self, progress: str) -> Interrupted:
         """The error that ends a stopped run; progress: how far the saved checkpoint is, such as `step 12`."""
@@ -111,6 +110,8 @@ class Run:
 def open_run(folder: Path, identity: str, console: Console) -> Iterator[Run]:
     """The run of a folder, which is locked inside the block."""
     if world_size() > 1:  # all ranks share one folder, so no lock
+        if environ["RANK"] == "0":
+            remove_leftovers(folder.absolute())
         yield Run(folder, identity, console, _read_finished_result(folder, identity, console))
         return
     with lock_output(folder):

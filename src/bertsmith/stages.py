@@ -266,6 +266,7 @@ def export(
     *,
     model: StrPath,
     out: StrPath,
+    overwrite: bool = False,
     format: Literal["hf", "int8", "vectors"] = "hf",
     check: bool = False,
     header: bool = True,
@@ -280,6 +281,7 @@ def export(
     Args:
         model: checkpoint folder, or the name of a shipped model
         out: output folder; with format=vectors, the file
+        overwrite: vectors: replace an existing file; default: refuse
         format: hf: Hugging Face folder; int8: quantized bertsmith checkpoint, a quarter as large; vectors: token
             embeddings as a word vector file (.bin, .npy, else text)
         check: hf: also compare outputs with transformers on random ids
@@ -608,6 +610,7 @@ def show(
     *,
     kind: t.ShowKind,
     out: StrPath,
+    overwrite: bool = False,
     corpus: StrPath | None = None,
     model: StrPath | None = None,
     objective: t.Objective = "mlm-nsp",
@@ -632,7 +635,8 @@ def show(
 
     Args:
         kind: kind of page; also as `bertsmith show masks ...`
-        out: output HTML file
+        out: output HTML file; a page of `show` that exists is replaced
+        overwrite: replace a file that is no page of `show`; default: refuse
         corpus: corpus folder (masks, corpus, run, buckets; curves: for the baseline of an unfinished run)
         model: checkpoint folder (curves, run, senses, attention, spans, buckets; curves: also while training)
         objective: masks: objective, as in `pretrain`

@@ -8,12 +8,17 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .errors import UserError
+from .writing import temp_path
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write the file whole or not at all; a link at `path` is replaced, not followed."""
+    part = temp_path(path)
     try:
-        save_file(tensors, path)
+        save_file(tensors, part)
+        part.replace(path)
     except (SafetensorError, OSError) as error:
+        part.unlink(missing_ok=True)
         needed, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(path.parent).free
         if free < needed or "No space" in str(error):
             raise UserError(f"no space left for {path}: {needed:,} bytes are needed, {free:,} are free; free some space "

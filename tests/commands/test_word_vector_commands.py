@@ -163,7 +163,7 @@ def test_word2vec_run_interrupted_in_first_save_restarts(corpus, tmp_path, monke
         "quiet": True,
     }
 
-    def stop(part):
+    def stop(part, *_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

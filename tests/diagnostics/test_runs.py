@@ -7,13 +7,14 @@ import struct
 import pytest
 
 import bertsmith
-from bertsmith.artifacts import lock_output, write_manifest
+from bertsmith.artifacts import write_manifest
 from bertsmith.config import from_dict
 from bertsmith.corpus import collate
 from bertsmith.diagnostics import run_log
 from bertsmith.errors import UserError
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.setup import PretrainRecipe
+from bertsmith.writing import lock_output
 from tests.support.diagnostics import (
     WORDS,
     doctor_findings,

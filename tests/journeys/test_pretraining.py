@@ -275,7 +275,7 @@ def test_stages_do_not_touch_foreign_files(corpus, tmp_path):
 
 
 def test_stages_refuse_locked_output_folder(corpus, tmp_path):
-    from bertsmith.artifacts import lock_output
+    from bertsmith.writing import lock_output
 
     (tmp_path / "text.txt").write_text(make_english_text(20), encoding="utf-8")
     texts, out = f"texts={tmp_path / 'text.txt'}", f"out={tmp_path / 'out'}"

@@ -151,7 +151,9 @@ def run_and_exit_while_saving(folder: str, at: int) -> None:
     from bertsmith import artifacts
 
     write_manifest = artifacts.write_manifest
-    artifacts.write_manifest = lambda part: os._exit(9) if part.name == f"step-{at}.part" else write_manifest(part)
+    artifacts.write_manifest = lambda part, *args: (
+        os._exit(9) if part.name.startswith(f".step-{at}.") else write_manifest(part, *args)
+    )
     build_trainer(Path(folder)).fit(Data())
 
 

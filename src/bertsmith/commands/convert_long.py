@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from .. import __version__
-from ..artifacts import MANIFEST, atomic_folder, check_writable, content_hash, fingerprint, lock_output, read_json, resolve_path
+from ..artifacts import MANIFEST, atomic_folder, content_hash, fingerprint, read_json, resolve_path
 from ..config import Config, MaxLength, NonNegInt, PosInt, to_dict
 from ..console import Console
 from ..errors import UserError
@@ -18,6 +18,7 @@ from ..model.mixers import Longformer
 from ..model.model import Model, ModelConfig
 from ..model.surgery import convert_weights, extend_positions, replace_mixer
 from ..runs import command_line
+from ..writing import check_writable, lock_output, resolve_output
 
 REWRITTEN_KEYS = ("stage", "recipe", "model", "weights", "version")  # keys of the source's config.json that are written anew
 
@@ -41,7 +42,7 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Write the converted checkpoint, unless it already exists in `out`."""
-    console, source, out = Console(quiet), resolve_path(recipe.model, "model"), resolve_path(recipe.out, "out")
+    console, source, out = Console(quiet), resolve_path(recipe.model, "model"), resolve_output(recipe.out)
     with lock_output(out):
         base, tokenizer, _ = checkpoint.load(source)
         recipe = fill_defaults(recipe, base)

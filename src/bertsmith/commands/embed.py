@@ -22,6 +22,7 @@ from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tasks.standard_input import is_standard_input, iter_available, open_standard_input, read_input_texts
 from ..word_vectors.models import load_vectors
 from ..word_vectors.queries import run_queries
+from ..writing import resolve_output
 
 CHUNK_SIZE = 4096  # texts that are held in memory and sorted by length together
 
@@ -65,7 +66,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     if (recipe.text is None) == (recipe.data is None):
         raise UserError("give text=... or data=FILE, and not both; or query words by word, analogy, similarity or analogies")
     out = (
-        output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data, recipe.documents)
+        output_files.check_output_file(resolve_output(recipe.out), recipe.model, recipe.data, recipe.documents)
         if recipe.out is not None
         else None
     )

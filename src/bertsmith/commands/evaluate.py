@@ -1,10 +1,11 @@
 """`bertsmith evaluate`: score a fine-tuned model on a labelled file, with confidence intervals and an error report."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from ..artifacts import atomic_folder, check_writable, resolve_path, write_json
+from ..artifacts import MANIFEST, atomic_folder, resolve_path
 from ..config import Config, PosInt
 from ..console import Console
 from ..evaluation.evaluate import Evaluation, evaluate_model, warn_of_unknown_labels
@@ -15,6 +16,7 @@ from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
 from ..reports.html import write_page
 from ..tokenization.tables import name_file
+from ..writing import check_only, lock_output, resolve_output, write_json
 
 
 class Recipe(Config, frozen=True):
@@ -36,7 +38,7 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Scores with 95% confidence intervals; `out` is written atomically and replaces an older report."""
-    console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "report.html") if recipe.out else None
+    console, out = Console(quiet), _check_out(recipe) if recipe.out is not None else None
     (predictor, evaluation, skipped), other_evaluation = _evaluate(recipe, recipe.model, console), None
     if recipe.against is not None:
         other_evaluation = _evaluate(recipe, recipe.against, console)[1]
@@ -45,12 +47,17 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     skipped_count = {"num_skipped": skipped} if recipe.skip_bad else {}
     result = build_scores(summary) | skipped_count
     if out:
-        with atomic_folder(out) as folder:
+        with lock_output(out), atomic_folder(_check_out(recipe)) as folder:
             write_json(folder / "scores.json", build_details(summary, recipe.errors) | skipped_count)
             write_page(folder / "report.html", render_report(summary, recipe.errors))
         console.info(f"wrote {out / 'report.html'}")
         result["out"] = str(out)
     return result
+
+
+def _check_out(recipe: Recipe) -> Path:
+    """The output folder: new, or an older report and nothing else."""
+    return check_only(resolve_output(recipe.out or ""), "scores.json", "report.html", MANIFEST)
 
 
 def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, Evaluation, int]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, lock_output, resolve_path, write_atomic
+from ..artifacts import MANIFEST, atomic_folder, checksum, read_finished_run, resolve_path
 from ..config import Config
 from ..console import Console
 from ..convert.huggingface import folder
@@ -12,9 +12,11 @@ from ..convert.int8 import export_int8
 from ..convert.parity import check_parity
 from ..convert.word_vectors import export_vectors
 from ..errors import UserError
+from ..inference import output_files
 from ..model import checkpoint
 from ..pretrained.card import CardFacts
 from ..recipes import read_recipe
+from ..writing import check_writable, lock_output, resolve_output, write_atomic
 
 
 class Recipe(Config, frozen=True):
@@ -22,6 +24,7 @@ class Recipe(Config, frozen=True):
 
     model: Annotated[str, "checkpoint folder, or the name of a shipped model"]
     out: Annotated[str, "output folder; with format=vectors, the file"]
+    overwrite: Annotated[bool, "vectors: replace an existing file; default: refuse"] = False
     format: Annotated[
         Literal["hf", "int8", "vectors"],
         "hf: Hugging Face folder; int8: quantized bertsmith checkpoint, a quarter as large; "
@@ -34,33 +37,40 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Write the export and read it back to verify it: equal to the model's weights, or with int8 within rounding."""
-    console, out, source = Console(quiet), resolve_path(recipe.out, "out"), resolve_path(recipe.model, "model")
+    console, out, source = Console(quiet), resolve_output(recipe.out), resolve_path(recipe.model, "model")
     if recipe.format == "vectors":
         if recipe.check or recipe.card is not None:
             raise UserError("format=vectors does not take check or card; leave them out")
-        return export_vectors(source, out, None if recipe.header else "glove", console)
+        return export_vectors(source, out, None if recipe.header else "glove", console, recipe.overwrite)
+    if recipe.overwrite:
+        raise UserError("overwrite=true is for the file of format=vectors; to export to a folder again, remove it")
+    identity = output_files.compute_run_id(recipe, recipe.model, recipe.card)
     if recipe.format == "int8":
         if recipe.check:
             raise UserError("check=true applies to format=hf only; leave it out (format=int8 always compares the weights)")
-        return export_int8(
-            source, out, read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None, console
-        )
+        facts = read_recipe(CardFacts, resolve_path(recipe.card, "card")) if recipe.card is not None else None
+        return export_int8(source, out, facts, console, identity)
     if recipe.card is not None:
         raise UserError("card applies to format=int8 only; leave it out")
-    return _export_huggingface(recipe, source, out, console)
+    return _export_huggingface(recipe, source, out, console, identity)
 
 
-def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Console) -> dict[str, Any]:
+def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Console, identity: str) -> dict[str, Any]:
     model, tokenizer, _ = checkpoint.load(source)
     record = folder.read_record(source)
     with lock_output(out):
+        if finished := read_finished_run(out, identity):
+            console.info(f"{out} already exists, exported from the same model")
+            return {"out": str(out), **finished, "files": _file_checksums(out)}
         check_writable(out)
-        with atomic_folder(out) as staging:
+        run: dict[str, Any] = {"identity": identity}
+        with atomic_folder(out, run) as staging:
             target = folder.write(staging, model, tokenizer, record)
             family, architecture = target.family, target.architecture
             folder.verify_roundtrip(staging, target.model, architecture)
             write_atomic(staging / "README.md", render_readme(out.absolute().name, architecture, record.task).encode())
             differences = check_parity(target.model, staging, family, architecture) if recipe.check else {}
+            run["result"] = {"class": architecture.name, "family": family.model_type, "differences": differences}
     for note in (*target.changes, *(record.task.export_notes() if record.task else ())):
         console.info(note)
     if not architecture.pooler_module and model.config.encoder.pooler_act != "none":
@@ -68,13 +78,7 @@ def _export_huggingface(recipe: Recipe, source: Path, out: Path, console: Consol
     for name, value in differences.items():
         console.info(f"checked: {name}: maximum difference from transformers {value:.1e}")
     console.info(f"{out}: {architecture.name}, with the weights of {source}")
-    return {
-        "out": str(out),
-        "class": architecture.name,
-        "family": family.model_type,
-        "differences": differences,
-        "files": _file_checksums(out),
-    }
+    return {"out": str(out), **run["result"], "files": _file_checksums(out)}
 
 
 def _file_checksums(out: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import torch
 
 from .. import __version__, hub_names, tensors
-from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, fingerprint, lock_output, read_json, resolve_path
+from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json, resolve_path
 from ..config import Config, Probability, to_dict
 from ..console import Console
 from ..convert import elmo, tf_checkpoint
@@ -24,6 +24,7 @@ from ..model import checkpoint
 from ..model.model import Model
 from ..runs import command_line
 from ..tokenization.tokenizer import Tokenizer
+from ..writing import check_writable, lock_output, resolve_output
 
 
 class Recipe(Config, frozen=True):
@@ -43,7 +44,7 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Write the converted checkpoint, unless it already exists in `out`."""
-    console, out = Console(quiet), resolve_path(recipe.out, "out")
+    console, out = Console(quiet), resolve_output(recipe.out)
     if (vector_file := resolve_path(recipe.source, "source")).is_file() and tf_checkpoint.find_prefix(vector_file) is None:
         if recipe.check or recipe.tokenizer is not None or recipe.attention_dropout:
             raise UserError(
@@ -178,7 +179,7 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, ca
     if converted.task is not None:
         max_length = converted.max_length or converted.model.config.encoder.max_position_embeddings
         record |= {"task": to_dict(converted.task), "max_length": max_length}
-    with atomic_folder(resolve_path(recipe.out, "out")) as staging:
+    with atomic_folder(resolve_output(recipe.out)) as staging:
         checkpoint.write_files(staging, converted.model, tokenizer, card, record)
         if converted.extra_tensors:
             tensors.save_tensors(converted.extra_tensors, staging / folder.EXTRA_TENSORS_FILE)

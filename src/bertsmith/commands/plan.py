@@ -25,6 +25,7 @@ from ..planning.step import build_meta_model, trace_step
 from ..pretraining.setup import PretrainRecipe, PretrainSetup, build_model_config, check_model
 from ..train.config import TrainConfig
 from ..train.objective import Batch
+from ..writing import resolve_output
 
 
 class Recipe(PretrainRecipe, frozen=True):
@@ -249,7 +250,7 @@ def _warn(result: dict[str, Any], recipe: Recipe, console: Console) -> None:
         needed, available = result["memory"]["reserved"] / 1e9, result["memory"]["available"] / 1e9
         console.warn(f"the run needs {needed:.1f} GB of memory, of which {available:.1f} GB are available; {advice}")
     if recipe.out is not None:
-        folder = resolve_path(recipe.out, "out").absolute()
+        folder = resolve_output(recipe.out).absolute()
         free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
         if free < (needed_bytes := result["disk"]["peak"]):
             console.warn(

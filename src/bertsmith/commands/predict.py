@@ -33,6 +33,7 @@ from ..tasks.standard_input import (
     read_input_texts,
 )
 from ..tasks.table_rows import BadRow
+from ..writing import resolve_output
 
 CHUNK_SIZE = 1024  # examples held in memory and sorted by length together (besides neighboring rows used as context)
 INPUT_KEYS = ("text", "text_b", "question", "context", "options")
@@ -81,7 +82,9 @@ class Recipe(Config, frozen=True):
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Write one JSON line per input; an interrupted output file is resumed by the same command."""
     inputs = _read_inputs(recipe)
-    out = output_files.check_output_file(resolve_path(recipe.out, "out"), recipe.data) if recipe.out is not None else None
+    out = resolve_output(recipe.out) if recipe.out is not None else None
+    if out:
+        output_files.check_output_file(out, recipe.model, recipe.data)
     console = Console(quiet)
     run_id = output_files.compute_run_id(recipe, recipe.model, recipe.data) if out else ""
     if out and (finished := output_files.read_finished_result(out, run_id, recipe.overwrite)):

@@ -11,8 +11,9 @@ from ..console import Console
 from ..corpus.store import Corpus
 from ..errors import UserError
 from ..reports.corpus import render_corpus
-from ..reports.html import Section, render_document, write_page
+from ..reports.html import Section, is_page, render_document, write_page
 from ..reports.training_curves import render_curves
+from ..writing import check_output_file, lock_output, resolve_output
 
 if TYPE_CHECKING:
     from .show_pages import Recipe
@@ -49,7 +50,8 @@ def recipe_type(checked: "Recipe") -> "type[Recipe]":
 def run(recipe: "Recipe", quiet: bool = False) -> dict[str, Any]:
     """Write the page; a key that this kind does not take is an error."""
     _check_keys(recipe)
-    out = resolve_path(recipe.out, "out")
+    sources = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
+    out = check_output_file(resolve_output(recipe.out), *sources, overwrite=recipe.overwrite, is_ours=is_page)
     console, result = Console(quiet), dict[str, Any]()
     if recipe.kind == "corpus":
         title, sections = _corpus_page(recipe)
@@ -66,8 +68,8 @@ def run(recipe: "Recipe", quiet: bool = False) -> dict[str, Any]:
         else:
             render = {"masks": pages.masking_page, "run": pages.run_page, "attention": pages.attention_page}
             title, sections = render[recipe.kind](recipe)
-    sources = (recipe.model, *recipe.models, recipe.corpus, recipe.data)
-    write_page(out, render_document(title, " · ".join(str(Path(source)) for source in sources if source), sections))
+    with lock_output(out):
+        write_page(out, render_document(title, " · ".join(str(Path(source)) for source in sources if source), sections))
     console.info(f"wrote {out}")
     return {"out": str(out), "kind": recipe.kind, "bytes": out.stat().st_size, **result}
 
@@ -78,7 +80,7 @@ def _check_keys(recipe: "Recipe") -> None:
             example = {"data": "FILE", "texts": "TEXT"}.get(name, "FOLDER")
             raise UserError(f"show {recipe.kind} needs {name}={example}")
     defaults = type(recipe)(kind=recipe.kind, out=recipe.out)
-    allowed = ("kind", "out", *REQUIRED_KEYS[recipe.kind], *OPTIONAL_KEYS[recipe.kind])
+    allowed = ("kind", "out", "overwrite", *REQUIRED_KEYS[recipe.kind], *OPTIONAL_KEYS[recipe.kind])
     for name in recipe.__struct_fields__:
         if name not in allowed and getattr(recipe, name) != getattr(defaults, name):
             raise UserError(f"show {recipe.kind} does not take {name}; its keys are {', '.join(allowed[1:])}")

@@ -37,7 +37,8 @@ class Recipe(Config, frozen=True):
     """The kind of page, its inputs and the HTML file to write."""
 
     kind: Annotated[Kind, "kind of page; also as `bertsmith show masks ...`"]
-    out: Annotated[str, "output HTML file"]
+    out: Annotated[str, "output HTML file; a page of `show` that exists is replaced"]
+    overwrite: Annotated[bool, "replace a file that is no page of `show`; default: refuse"] = False
     corpus: Annotated[
         str | None, "corpus folder (masks, corpus, run, buckets; curves: for the baseline of an unfinished run)"
     ] = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..artifacts import atomic_folder, check_writable, lock_output, write_atomic
+from ..artifacts import atomic_folder, read_finished_run
 from ..console import Console
 from ..errors import UserError
 from ..inference.fill_mask import group_by_mask
@@ -20,6 +20,7 @@ from ..model.packing import Layout
 from ..pretrained.card import CardFacts, FillExamples, render_card
 from ..pretrained.shipped import CARD_FILE
 from ..tokenization.tokenizer import Tokenizer
+from ..writing import check_writable, lock_output, write_atomic
 from .huggingface.folder import EXTRA_TENSORS_FILE
 
 COPIED_FILES = ("metrics.jsonl", EXTRA_TENSORS_FILE)  # copied if the source has them
@@ -27,16 +28,20 @@ ABSOLUTE_PATH = re.compile(r"(?P<key>(?:[A-Za-z_][\w.]*=)?)(?P<path>(?:~?/|[A-Za
 MAX_ERROR_STEPS = 0.5 + 1e-3  # in quantisation steps: half a step of rounding error, and float32 arithmetic
 
 
-def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Console) -> dict[str, Any]:
+def export_int8(source: Path, out: Path, facts: CardFacts | None, console: Console, identity: str) -> dict[str, Any]:
     """Write the folder and read it back: no weight may differ by more than half a quantisation step of its row."""
     model, tokenizer, card = checkpoint.load(source)
     with lock_output(out):
+        if finished := read_finished_run(out, identity):
+            console.info(f"{out} already exists, exported from the same model")
+            return {"out": str(out), "format": "int8", "bytes": sum(path.stat().st_size for path in out.iterdir()), **finished}
         check_writable(out)
-        with atomic_folder(out) as part:
+        run: dict[str, Any] = {"identity": identity}
+        with atomic_folder(out, run) as part:
             record = checkpoint.read_config(source)
             if facts:  # to be published
                 card, record = strip_folders(card), strip_folders(record)
-            result = _write_int8(part, source, model, tokenizer, card, record)
+            result = run["result"] = _write_int8(part, source, model, tokenizer, card, record)
             if facts:
                 write_atomic(part / CARD_FILE, _render_card(out.absolute().name, facts, part).encode())
     size = sum(path.stat().st_size for path in out.iterdir())

@@ -9,7 +9,7 @@ import torch
 from tokenizers import normalizers
 
 from .. import __version__
-from ..artifacts import MANIFEST, atomic_folder, check_writable, checksum, fingerprint, lock_output, read_json
+from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json
 from ..config import Config, to_dict
 from ..console import Console
 from ..errors import UserError
@@ -23,6 +23,7 @@ from ..tokenization.trainers import Vocabulary, build_model
 from ..word_vectors import Format, KeyedVectors, read_vectors, write_vectors
 from ..word_vectors.files import vector_files
 from ..word_vectors.models import bag_of_vectors, load_vectors
+from ..writing import check_output_file, check_writable, lock_output
 
 
 def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | None, console: Console) -> dict[str, Any]:
@@ -77,13 +78,17 @@ def count_reachable_words(tokenizer: Tokenizer, words: list[str]) -> int:
     return sum(encoding.ids == [ids[word]] for encoding, word in zip(encodings, words, strict=True))
 
 
-def export_vectors(source: Path, out: Path, file_format: Format | None, console: Console) -> dict[str, Any]:
+def export_vectors(
+    source: Path, out: Path, file_format: Format | None, console: Console, overwrite: bool = False
+) -> dict[str, Any]:
     """Write a model's token embeddings as a word-vector file, without special tokens and continuation subwords."""
     vectors = load_vectors(source)
     if out.is_dir():
         raise UserError(f"{out} is a folder; give a file name ending in .txt, .bin or .npy")
+    for file in vector_files(out):
+        check_output_file(file, source, overwrite=True)
     with lock_output(out):
-        write_vectors(out, vectors, file_format)
+        write_vectors(out, vectors, file_format, overwrite)
     console.info(f"{out}: {len(vectors):,} words, {vectors.vector_size} dimensions")
     return {"out": str(out), "words": len(vectors), "vector_size": vectors.vector_size, "sha256": checksum(out)}
 

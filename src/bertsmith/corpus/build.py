@@ -18,18 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import (
-    MANIFEST,
-    check_writable,
-    checksum,
-    fingerprint,
-    lock_output,
-    read_json,
-    resolve_path,
-    verify_manifest,
-    write_json,
-    write_manifest,
-)
+from ..artifacts import MANIFEST, checksum, fingerprint, read_json, resolve_path, verify_manifest, write_manifest
 from ..config import Config, NonNegInt, to_dict
 from ..errors import UserError
 from ..processes import WorkerPool
@@ -39,10 +28,13 @@ from ..tokenization.fast_encode import CachedEncoder
 from ..tokenization.sentences import add_line_spaces, count_line_spaces, insert_sentence_breaks, needs_line_spaces
 from ..tokenization.tables import UTF8, normalize_encoding
 from ..tokenization.tokenizer import Tokenizer
+from ..writing import check_only, check_writable, discard, lock_output, open_own, resolve_output, write_json
 from . import card, dedup
 from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE, BitWriter
 
 HASHES, JOURNAL = "hashes.bin", "journal.json"
+CORPUS_FILES = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE, "card.json", "tokenizer.json")
+BUILD_FILES = (HASHES, *dedup.TEMP_FILES, JOURNAL)  # removed in this order when the manifest is written
 Progress = Callable[[int, int], None]
 BLOCK_CHARS = 1 << 20  # characters per block of a worker
 
@@ -85,7 +77,7 @@ class EncodedBlock:
 
 def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> tuple[Path, bool]:
     """Build the corpus folder; returns it and False if it already existed, built from the same input."""
-    out = resolve_path(config.out, "out")
+    out = resolve_output(config.out)
     paths = files.find_files(config.texts)
     tokenizer = Tokenizer.load(resolve_path(config.tokenizer, "tokenizer"), config.lowercase)
     if config.segmenter_name:
@@ -102,10 +94,13 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
             raise UserError(
                 f"{out} contains a corpus with other texts, tokenizer or settings; choose another out, or remove it"
             )
-        partial_folder = check_writable(out).with_name(out.name + ".part")
+        partial_folder = _check_partial(check_writable(out).absolute().with_name(out.absolute().name + ".part"), identity)
         metadata = {"identity": identity, "sources": sources, "settings": to_dict(config)}
         try:
-            _build(check_writable(partial_folder, JOURNAL, MANIFEST), config, paths, tokenizer, metadata, on_read)
+            _build(partial_folder, config, paths, tokenizer, metadata, on_read)
+        except UserError:
+            _remove_if_nothing_is_kept(partial_folder)
+            raise
         except OSError as error:
             raise _disk_full_error(partial_folder) if error.errno == errno.ENOSPC else error from None
         if out.exists():
@@ -119,6 +114,24 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
 def is_interrupted(out: Path) -> bool:
     """Whether an earlier build of this folder was interrupted and can be resumed."""
     return (out.with_name(out.name + ".part") / JOURNAL).exists()
+
+
+def _check_partial(folder: Path, identity: str) -> Path:
+    """The folder of an interrupted build, to be continued, or to be started over with other texts; no other folder."""
+    check_only(folder, *CORPUS_FILES, *BUILD_FILES, MANIFEST, "*.new")
+    if folder.is_dir() and (folder / MANIFEST).exists() and not (folder / JOURNAL).exists():  # finished, but not renamed
+        if read_json(folder / "card.json").get("identity") != identity:
+            raise UserError(f"{folder} is a finished corpus of other texts or settings; choose another out, or rename it")
+    elif folder.is_dir() and not (folder / JOURNAL).exists():
+        check_writable(folder)
+    return folder
+
+
+def _remove_if_nothing_is_kept(folder: Path) -> None:
+    """After an error in the input: remove the folder, unless the same command would continue from a block in it."""
+    journal = read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
+    if journal.get("complete") or not journal.get("blocks"):
+        discard(folder)
 
 
 def _disk_full_error(folder: Path) -> UserError:
@@ -137,11 +150,7 @@ def _build(
         _encode_texts(folder, config, paths, tokenizer, metadata["identity"], on_read)
         _finalize(folder, config, tokenizer, metadata)
     # Last: until the manifest is written, an interrupted run needs the journal.
-    for name in (
-        HASHES,
-        JOURNAL,
-        *dedup.TEMP_FILES,
-    ):
+    for name in BUILD_FILES:
         (folder / name).unlink(missing_ok=True)
 
 
@@ -179,8 +188,7 @@ def _finalize(folder: Path, config: Prepare, tokenizer: Tokenizer, metadata: dic
         metadata |= {name: journal[name] for name in ("bytes", "unknown_bytes") if journal.get(name) is not None}
     tokenizer.save(folder)
     write_json(folder / "card.json", card.build_card(folder, tokenizer, dtype) | metadata)
-    names = (TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE, "card.json", "tokenizer.json")
-    write_manifest(folder, [name for name in names if (folder / name).exists()])
+    write_manifest(folder, [name for name in CORPUS_FILES if (folder / name).exists()])
 
 
 def _remove_duplicates(folder: Path, dtype: np.dtype[Any], drop: tuple[str, ...]) -> dict[str, int]:
@@ -209,7 +217,7 @@ class _CorpusWriter:
         journal = read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
         if journal.get("identity") != identity:
             journal = {}
-            shutil.rmtree(folder, ignore_errors=True)
+            discard(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if not journal:
             write_json(folder / JOURNAL, {})  # marks the folder as ours
@@ -266,10 +274,9 @@ class _CorpusWriter:
         self.last_document_end = int(document_ends[-1]) if len(document_ends) else self.last_document_end
 
     def _open_truncated(self, name: str) -> Any:
-        path = self.folder / name
-        path.touch()
-        os.truncate(path, self.file_sizes.get(name, 0))
-        return path.open("ab")
+        file = open_own(self.folder / name, "ab")
+        file.truncate(self.file_sizes.get(name, 0))
+        return file
 
     def _write_journal(self) -> None:
         for file in self.files.values():

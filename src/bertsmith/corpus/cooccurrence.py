@@ -16,9 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import read_json, write_json
+from ..artifacts import read_json
 from ..errors import UserError
 from ..rng import Stream, permutation
+from ..writing import replace_file, write_json
 from .store import Corpus
 
 WindowScope = Literal["sentence", "document"]
@@ -154,16 +155,15 @@ def sum_pairs(pairs: PairKeys, window: int) -> tuple[PairKeys, PairSums]:
 def _write_run(path: Path, keys: PairKeys, sums: PairSums) -> None:
     entries = np.empty(len(keys), RUN_DTYPE)
     entries["key"], entries["sum"] = keys, sums
-    part = path.with_suffix(".part")
-    entries.tofile(part)
-    part.replace(path)
+    with replace_file(path) as file:
+        file.write(entries.tobytes())
 
 
 def _merge_runs(runs: list[Path], path: Path, window: int, memory: int) -> list[int]:
     """Merge all runs into one file of entries, one range of keys at a time; returns the block offsets."""
     ranges = _key_ranges(runs, max(1024, memory // 96))
-    blocks, part = [0], path.with_suffix(".part")
-    with part.open("wb") as file:
+    blocks = [0]
+    with replace_file(path) as file:
         for index, bounds in enumerate(pairwise(ranges)):
             parts = [_read_entries(run, RUN_DTYPE, int(start), int(end)) for run, start, end in zip(runs, *bounds, strict=True)]
             keys, sums = _sum_duplicates(np.concatenate(parts))
@@ -171,9 +171,8 @@ def _merge_runs(runs: list[Path], path: Path, window: int, memory: int) -> list[
             entries = np.empty(len(keys), ENTRY_DTYPE)
             entries["i"], entries["j"] = (keys >> np.uint64(32))[order], (keys & np.uint64(2**32 - 1))[order]
             entries["x"] = (sums / weight_unit(window))[order]
-            entries.tofile(file)
+            file.write(entries.tobytes())
             blocks.append(blocks[-1] + len(keys))
-    part.replace(path)
     return blocks
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..writing import allocate_file, open_own, write_atomic
 from . import store
 from .store import DOCUMENTS_FILE, SENTENCES_FILE, TOKENS_FILE, WORD_STARTS_FILE
 
@@ -35,7 +36,7 @@ def find_duplicates(folder: Path, hashes_path: Path) -> Duplicates:
     """Duplicates in the corpus being built in `folder`, from the hashes of its sentences (uint64, in order)."""
     sentence_hashes = np.memmap(hashes_path, np.uint64, "r")
     document_offsets = np.fromfile(folder / DOCUMENTS_FILE, np.int64)
-    with (folder / TEMP_FILES[2]).open("wb") as out:
+    with open_own(folder / TEMP_FILES[2], "wb") as out:
         for start, end in pairwise(document_offsets):
             out.write(blake2b(sentence_hashes[start:end].tobytes(), digest_size=8).digest())
     document_hashes = np.memmap(folder / TEMP_FILES[2], np.uint64, "r")
@@ -46,7 +47,8 @@ def find_duplicates(folder: Path, hashes_path: Path) -> Duplicates:
 
 def flag_repeats(hashes: NDArray[np.uint64], path: Path) -> NDArray[np.bool_]:
     """(hashes,) bool, memory-mapped at `path`: the same hash occurs earlier. Sorts one partition of the values at a time."""
-    is_repeat = np.memmap(path, np.bool_, "w+", shape=(len(hashes),))
+    allocate_file(path, len(hashes))
+    is_repeat = np.memmap(path, np.bool_, "r+", shape=(len(hashes),))
     num_partitions = len(hashes) // MAX_SORTED_HASHES + 1
     for partition in range(num_partitions):
         indices = _in_partition(hashes, partition, num_partitions)
@@ -75,7 +77,8 @@ def drop_duplicates(folder: Path, dtype: np.dtype[Any], duplicates: Duplicates, 
         dropped |= duplicates.sentences
     _copy_kept(folder, dtype, ~dropped)
     sentences_left = np.add.reduceat(~dropped, document_offsets[:-1], dtype=np.int64)
-    np.append(0, sentences_left[sentences_left > 0].cumsum()).astype(np.int64).tofile(folder / _new_name(DOCUMENTS_FILE))
+    ends = np.append(0, sentences_left[sentences_left > 0].cumsum()).astype(np.int64)
+    write_atomic(folder / _new_name(DOCUMENTS_FILE), ends.tobytes())
     return int(dropped.sum())
 
 
@@ -92,12 +95,12 @@ def _copy_kept(folder: Path, dtype: np.dtype[Any], keep_mask: NDArray[np.bool_])
     num_tokens = 0
     with ExitStack() as files:
         tokens_out, offsets_out = (
-            files.enter_context((folder / _new_name(name)).open("wb")) for name in (TOKENS_FILE, SENTENCES_FILE)
+            files.enter_context(open_own(folder / _new_name(name), "wb")) for name in (TOKENS_FILE, SENTENCES_FILE)
         )
         writer = (
             None
             if word_starts is None
-            else store.BitWriter(files.enter_context((folder / _new_name(WORD_STARTS_FILE)).open("wb")))
+            else store.BitWriter(files.enter_context(open_own(folder / _new_name(WORD_STARTS_FILE), "wb")))
         )
         for first in range(0, len(keep_mask), CHUNK_SENTENCES):
             keep = keep_mask[first : first + CHUNK_SENTENCES]

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from ..artifacts import read_json, resolve_path
+from ..artifacts import read_json
 from ..console import Console
+from ..writing import resolve_output
 from .build import Prepare as Recipe
 from .build import build_corpus, is_interrupted
 
@@ -13,7 +14,7 @@ __all__ = ["Recipe", "run"]
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Build the corpus folder, resume an interrupted build, or report that it already exists."""
     console = Console(quiet)
-    if is_interrupted(resolve_path(recipe.out, "out")):
+    if is_interrupted(resolve_output(recipe.out)):
         console.info(f"resuming the interrupted build of {recipe.out}")
     with console.progress_bar("preparing", "bytes") as bar:
         folder, was_built = build_corpus(recipe, bar)

@@ -9,10 +9,11 @@ from pathlib import Path
 from torch import Tensor
 
 from .. import runs, tensors
-from ..artifacts import MANIFEST, is_locked, read_json, verify_manifest
+from ..artifacts import MANIFEST, read_json, verify_manifest
 from ..corpus.build import JOURNAL, is_interrupted
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
+from ..writing import is_locked
 from .finding import Finding, format_number
 from .run_log import DEFAULT_INITIALIZER_RANGE, TrainingLog
 

@@ -35,6 +35,7 @@ from ..train.objective import Batch, Objective
 from ..train.param_groups import ParamScheduleFn
 from ..train.setup import isolate_torch_state, prepare
 from ..train.trainer import Trainer, Validation
+from ..writing import resolve_output
 from . import seq2seq
 from .defaults import (
     MAX_MICRO_BATCH_TOKENS,
@@ -117,7 +118,7 @@ def finetune(recipe: FinetuneRecipe, quiet: bool = False) -> dict[str, Any]:
 
 
 def _run_recipe(recipe: FinetuneRecipe, quiet: bool) -> dict[str, Any]:
-    console, out, identity = Console(quiet), resolve_path(recipe.out, "out"), finetune_identity(recipe)
+    console, out, identity = Console(quiet), resolve_output(recipe.out), finetune_identity(recipe)
     with runs.open_run(out, identity, console) as run:
         if run.finished_result:
             return run.finished_result

@@ -11,6 +11,7 @@ from ..config import Config
 from ..errors import UserError
 from ..model import checkpoint
 from ..runs import Run, world_size
+from ..writing import write_atomic
 
 Scores = dict[str, float]
 
@@ -79,6 +80,6 @@ def _nan_as_lowest(score: float) -> float:
 def _publish(run: Run, best_folder: Path, recipe: Config, result: dict[str, Any]) -> None:
     model, tokenizer, card = checkpoint.load(best_folder)
     record = {key: value for key, value in read_json(best_folder / "config.json").items() if key != "model"}
-    shutil.copy(best_folder / "metrics.jsonl", run.folder / "metrics.jsonl")
+    write_atomic(run.folder / "metrics.jsonl", (best_folder / "metrics.jsonl").read_bytes())
     run.publish(checkpoint.model_writer(model, tokenizer), card | {"result": result}, record, recipe)
     shutil.rmtree(run.folder / "seeds")

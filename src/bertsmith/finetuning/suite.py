@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..artifacts import MANIFEST, check_writable, lock_output, read_json, resolve_path, write_json
+from ..artifacts import MANIFEST, read_json, resolve_path
 from ..config import Config, PosInt, from_dict
 from ..console import Console
 from ..errors import UserError
@@ -21,6 +21,7 @@ from ..processes import Job, run_jobs
 from ..reports.html import write_page
 from ..runs import world_size
 from ..tokenization.tokenizer import Tokenizer
+from ..writing import check_resumable, lock_output, resolve_output, write_json
 from .defaults import EPOCHS, MAX_MICRO_BATCH_TOKENS
 from .examples import read_examples
 from .recipe import FinetuneRecipe, check_recipe, finetune_identity
@@ -62,7 +63,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
 
 def run_suite(recipe: SuiteRecipe, quiet: bool = False) -> dict[str, Any]:
     """Check all files and models, then train; a run that fails is reported and does not stop the others."""
-    console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "scores.json", "runs")
+    console, out = Console(quiet), check_resumable(resolve_output(recipe.out), "scores.json", "runs")
     if world_size() > 1:
         raise UserError("a suite starts its own processes (jobs=N); run it without torchrun")
     with lock_output(out):

@@ -3,9 +3,11 @@
 A finished file has the id of its run beside it (`.NAME.run.json`), so that only the same command takes it for its own.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from uuid import uuid4
@@ -13,11 +15,12 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import __version__
-from ..artifacts import checksum, content_hash, fingerprint, lock_output, read_json, resolve_path, write_json
+from .. import __version__, writing
+from ..artifacts import checksum, content_hash, fingerprint, read_json, resolve_path
 from ..config import Config, to_dict
 from ..errors import UserError
 from ..tasks.standard_input import is_standard_input
+from ..writing import allocate_file, lock_output, name_in_errors, open_own, sync_folder, write_json
 
 
 class LineOutput(NamedTuple):
@@ -48,16 +51,27 @@ def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
     return fingerprint([__version__, settings, contents, content_hash(folder) or content_hash(folder / "model.safetensors")])
 
 
-def check_output_file(out: Path, *files: str | None) -> Path:
-    """Return `out` if it may be written: not a folder, and none of the input files."""
+def check_output_file(out: Path, model: str, *files: str | None) -> Path:
+    """Return `out` if it may be written: a new or regular file, no input and of no model; what is beside it must be ours."""
     if out.is_dir():
         raise UserError(f"out={out} is a folder; give the name of a file, such as {out / 'answers.jsonl'}")
-    for file in files:
-        if not file or is_standard_input(file) or not out.exists():
-            continue
-        if (path := resolve_path(file, "data")).exists() and out.samefile(path):
-            raise UserError(f"out={out} is also the input file, which would be overwritten; choose another out")
+    inputs = [resolve_path(file, "data") for file in files if file and not is_standard_input(file)]
+    # whether an earlier output may be replaced is decided in `read_finished_result`
+    writing.check_output_file(out, resolve_path(model, "model"), *inputs, overwrite=True, is_ours=_has_record)
+    part, progress_file = _partial_paths(out)
+    for path in (part, progress_file, _record_path(out)):
+        if os.path.lexists(path) and (path.is_symlink() or not path.is_file() or not _is_ours(path, progress_file)):
+            raise UserError(f"{path} exists, and is not of an earlier run; remove it, or choose another out")
     return out
+
+
+def _is_ours(path: Path, progress_file: Path) -> bool:
+    """Whether a file beside the output was written here: a record by what it says, a partial file by the record beside it."""
+    record = path if path.suffix == ".json" else progress_file
+    try:
+        return record.is_file() and "identity" in dict(read_json(record))
+    except (UserError, TypeError, ValueError):
+        return False
 
 
 def read_finished_result(out: Path, run_id: str, overwrite: bool) -> dict[str, Any] | None:
@@ -88,7 +102,11 @@ def open_line_output(out: Path, run_id: str) -> Iterator[LineOutput]:
         if not part.exists() or _read_progress(progress_file).get("identity") != run_id:
             part.unlink(missing_ok=True)
             write_json(progress_file, {"identity": run_id})
-        with part.open("ab+") as file, _remove_if_empty(part, progress_file):
+        with (
+            name_in_errors(out),
+            open_own(part, "ab+") as file,
+            _remove_if_empty(part, progress_file),
+        ):
             yield LineOutput(file, _count_complete_lines(file))
             file.flush()
             os.fsync(file.fileno())
@@ -101,11 +119,19 @@ def open_array_output(out: Path, run_id: str, shape: tuple[int, int]) -> Iterato
     part, progress_file = _partial_paths(out)
     with lock_output(out):
         progress = _read_progress(progress_file)
-        resumes = part.exists() and progress.get("identity") == run_id
+        header, num_bytes = _npy_header(shape), 4 * math.prod(shape)
+        size = part.stat().st_size if part.exists() else 0
+        resumes = size == len(header) + num_bytes and progress.get("identity") == run_id
         if not resumes:
             part.unlink(missing_ok=True)
             write_json(progress_file, {"identity": run_id, "done": 0})
-        array = np.lib.format.open_memmap(part, "r+" if resumes else "w+", np.float32, shape)
+            try:
+                allocate_file(part, num_bytes, header)
+            except OSError:
+                part.unlink(missing_ok=True)
+                progress_file.unlink()
+                raise
+        array = np.lib.format.open_memmap(part, "r+")
 
         def record_progress(num_done: int) -> None:
             array.flush()
@@ -123,7 +149,7 @@ def open_growing_array(out: Path, run_id: str, row_size: int) -> Iterator[Callab
     with lock_output(out):
         write_json(progress_file, {"identity": run_id})
         num_rows = 0
-        with part.open("wb") as file, _remove_if_empty(part, progress_file):
+        with name_in_errors(out), open_own(part, "wb") as file, _remove_if_empty(part, progress_file):
 
             def write_header() -> None:  # numpy leaves room for any number of rows, so that its length does not change
                 header = {"descr": "<f4", "fortran_order": False, "shape": (num_rows, row_size)}
@@ -157,12 +183,23 @@ def _remove_if_empty(part: Path, progress_file: Path) -> Iterator[None]:
         raise
 
 
+def _npy_header(shape: tuple[int, int]) -> bytes:
+    file = BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
 def _publish(out: Path, run_id: str) -> None:
     """Rename the partial file to `out`; before that, record whose it is."""
     part, progress_file = _partial_paths(out)
     write_json(_record_path(out), {"identity": run_id, "checksum": checksum(part)})
     part.replace(out)
+    sync_folder(out.absolute().parent)
     progress_file.unlink()
+
+
+def _has_record(out: Path) -> bool:
+    return _record_path(out).is_file()
 
 
 def _record_path(out: Path) -> Path:

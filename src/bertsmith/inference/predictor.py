@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..artifacts import atomic_folder, check_writable, resolve_path
+from ..artifacts import atomic_folder, resolve_path
 from ..config import from_dict, to_dict
 from ..device import resolve_device
 from ..errors import UserError
@@ -27,6 +27,7 @@ from ..tasks.requests import as_text_list, parse_requests
 from ..tasks.sequences import average_windows, encode_pairs
 from ..tasks.similarity import Pooling, normalize_rows, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
+from ..writing import check_writable, lock_output, resolve_output
 from .attentions import compute_alignments, compute_attentions, encode_framed
 from .fill_mask import FilledMasks, FillMask, Predictions
 from .runtime import Precision, Runtime
@@ -337,11 +338,11 @@ class Predictor:
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint folder that `load` reads, with tokenizer, task and card; an existing folder is not overwritten."""
-        path = check_writable(Path(folder).expanduser())
+        path = resolve_output(folder, "folder")
         task = {} if self.task is None else {"task": to_dict(self.task)}
         config = {name: value for name, value in self.config.items() if name != "model"} | task
         config["max_length"] = self.max_length
-        with atomic_folder(path) as staging:
+        with lock_output(path), atomic_folder(check_writable(path)) as staging:
             checkpoint.write_files(staging, self.model, self.tokenizer, self.card, config, as_int8="weights" in self.config)
         return path
 

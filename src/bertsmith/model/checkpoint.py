@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from .. import tensors
-from ..artifacts import MANIFEST, atomic_folder, read_json, require_kind, verify_manifest, write_json
+from ..artifacts import MANIFEST, atomic_folder, read_json, require_kind, verify_manifest
 from ..config import from_dict, to_dict
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
+from ..writing import write_json
 from .int8 import INT8_FORMAT, dequantize_weights, quantize_weights
 from .model import Model, ModelConfig
 

@@ -25,13 +25,14 @@ from ..train.config import TrainConfig
 from ..train.objective import Batch
 from ..train.setup import prepare
 from ..train.trainer import StepCallback, Trainer, Validation
+from ..writing import resolve_output
 from .setup import PretrainRecipe, PretrainSetup, pretrain_identity
 from .word_vectors import train_word_vectors
 
 
 def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: StepCallback = lambda step, row: None) -> dict[str, Any]:
     """Train, resume an interrupted run, or return the result of a finished one."""
-    console, out = Console(quiet), resolve_path(recipe.out, "out")
+    console, out = Console(quiet), resolve_output(recipe.out)
     corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"))
     with runs.open_run(out, pretrain_identity(recipe), console) as run:
         if run.finished_result:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from .. import api
-from ..artifacts import write_atomic
 from ..config import Config, from_dict
 from ..console import Console, log_to_stderr, print_line
 from ..errors import Interrupted, UserError
@@ -20,6 +19,7 @@ from ..recipes import read_recipe
 from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
 from ..reports.html import note, render_document, section, write_page
 from ..signals import EXIT_STATUS, RESUME_HINT, raise_on_stop
+from ..writing import write_atomic
 from . import docstrings
 from .comparison import FINETUNE_TRAIN, FINETUNE_TRAIN_SMALL, compare_with_scratch
 from .docstrings import collect_documents, to_corpus_text

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import runs
-from ..artifacts import read_json, resolve_path, write_json
+from ..artifacts import read_json, resolve_path
 from ..console import Console
 from ..corpus.store import Corpus
 from ..errors import Interrupted, UserError
@@ -15,6 +15,7 @@ from ..model import checkpoint
 from ..pretraining.run import pretrain
 from ..pretraining.setup import PretrainSetup
 from ..processes import format_error
+from ..writing import write_json
 from .entries import Entry, scores_path
 
 

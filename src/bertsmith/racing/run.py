@@ -6,7 +6,6 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..artifacts import check_writable, lock_output, resolve_path, write_json
 from ..config import Config, PosFloat, PosInt
 from ..console import Console
 from ..errors import UserError
@@ -17,6 +16,7 @@ from ..processes import Job, run_jobs
 from ..reports.html import write_page
 from ..runs import world_size
 from ..signals import raise_on_stop
+from ..writing import check_resumable, lock_output, resolve_output, write_json
 from .entries import Entry, build_entries, read_scores
 from .execution import finetune_all, pretrain_entry
 from .page import draw_score_plot, render_page
@@ -74,7 +74,7 @@ class RaceRecipe(Config, frozen=True):
 
 def race(recipe: RaceRecipe, quiet: bool = False) -> dict[str, Any]:
     """Run or resume the race; a member that fails gets a row with its error and does not stop the others."""
-    console, out = Console(quiet), check_writable(resolve_path(recipe.out, "out"), "race.json", "corpora", "members")
+    console, out = Console(quiet), check_resumable(resolve_output(recipe.out), "race.json", "corpora", "members")
     if world_size() > 1:
         raise UserError("a race starts its own processes (jobs=N); run it without torchrun")
     with lock_output(out), raise_on_stop():

@@ -17,10 +17,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from .. import __version__
-from ..artifacts import write_atomic
 from ..errors import UserError
+from ..writing import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
+GENERATOR = b'<meta name="generator" content="bertsmith '  # in every page
 NUMBER = r"[+−]?[\d,.]+"  # with either sign, in a table cell
 
 
@@ -56,6 +57,12 @@ def section(title: str, *parts: Markup) -> Section:
 def note(text: str) -> Markup:
     """A paragraph in small print."""
     return render("macros", "note", text=text)
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is a page that `render_document` made."""
+    with path.open("rb") as file:
+        return GENERATOR in file.read(1 << 12)
 
 
 def write_page(path: Path, page: bytes) -> None:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as TokenizerFast
 
-from ..artifacts import detect_kind, fingerprint, require_kind, write_atomic
+from ..artifacts import detect_kind, fingerprint, require_kind
 from ..errors import UserError
+from ..writing import write_atomic
 from . import chinese
 from .characters import Lexicon, assign_oov_ids
 from .hex_bytes import HEX_BYTES, find_hex_error

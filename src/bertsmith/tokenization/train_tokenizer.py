@@ -1,26 +1,17 @@
 """The `tokenizer` stage: trains a tokenizer on text files, or extends an existing one, and reports its quality."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
-from ..artifacts import (
-    MANIFEST,
-    atomic_folder,
-    check_writable,
-    checksum,
-    fingerprint,
-    lock_output,
-    read_json,
-    resolve_path,
-    write_json,
-)
+from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json, resolve_path
 from ..config import Config, PosInt, RecipeError, to_dict
 from ..console import Console
 from ..errors import UserError
+from ..writing import check_writable, lock_output, make_temp_folder, resolve_output, write_json
 from . import documents, files, hex_bytes
 from .extend import LONE_IDEOGRAPH_THRESHOLD, build_word_splitter, extend_tokenizer, extensible_kind, lone_ideograph_fraction
 from .pipeline import WordSplitter, assemble_tokenizer, build_hex_tokenizer
@@ -62,7 +53,7 @@ NUM_SHOWN = 20  # new tokens listed in the report
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Count words (spilling to disk), train or extend the tokenizer, write its folder and report its quality."""
-    console, out = Console(quiet), resolve_path(recipe.out, "out")
+    console, out = Console(quiet), resolve_output(recipe.out)
     paths = files.find_files(recipe.texts)
     settings = {name: value for name, value in to_dict(recipe).items() if name not in ("texts", "out")}
     parent = _load_parent(recipe)
@@ -73,9 +64,12 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         if (out / MANIFEST).exists():
             return _report_result(out, identity, console)
         check_writable(out)
-        with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.counts-") as counts_folder:
+        counts_folder = make_temp_folder(out.absolute())
+        try:
             make_tokenizer = _train if parent is None else partial(_extend, parent)
-            tokenizer, card = make_tokenizer(recipe, paths, Path(counts_folder), console)
+            tokenizer, card = make_tokenizer(recipe, paths, counts_folder, console)
+        finally:
+            shutil.rmtree(counts_folder, ignore_errors=True)
         _write_folder(out, tokenizer, {"identity": identity, **card})
     return _report_result(out, identity, console, created=True)
 

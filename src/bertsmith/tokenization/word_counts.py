@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..errors import UserError
+from ..writing import open_own
 
 WordFrequency = tuple[str, int]
 
@@ -101,7 +102,7 @@ def _sum_duplicates(entries: Iterator[WordFrequency]) -> Iterator[WordFrequency]
 
 def _write_entries(path: Path, entries: Iterable[WordFrequency]) -> Path:
     """Write one `count<tab>word` per line, with backslash, newline and tab escaped."""
-    with path.open("w", encoding="utf-8", newline="\n") as out:
+    with open_own(path, "w", encoding="utf-8", newline="\n") as out:
         out.writelines(f"{count}\t{_escape(word)}\n" for word, count in entries)
     return path
 

@@ -60,11 +60,7 @@ def save_best(folder: Path, step: int, model: nn.Module) -> None:
     """Writes the weights atomically; earlier best weights stay until no checkpoint refers to them (`prune_best`)."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _best_path(folder, step)
-    temp_path = path.with_name(path.name + ".part")
-    save_tensors(
-        {name: value.detach().to("cpu", copy=True).contiguous() for name, value in model.state_dict().items()}, temp_path
-    )
-    temp_path.replace(path)
+    save_tensors({name: value.detach().to("cpu", copy=True).contiguous() for name, value in model.state_dict().items()}, path)
 
 
 def load_best(folder: Path, step: int, model: nn.Module) -> None:

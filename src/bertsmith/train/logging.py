@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from .. import artifacts
 from ..console import escape_controls, print_line
 from ..errors import UserError
+from ..writing import name_in_errors, open_own, write_atomic
 from .objective import Batch, Loss
 
 LOSS_SUFFIX = "_loss"  # of the metric of each part of the loss: mlm_loss, nsp_loss
@@ -101,7 +101,7 @@ class MetricsLogger:
         if not self._enabled:
             return
         values = {name: None if _is_nonfinite(value) else value for name, value in values.items()}
-        with self.path.open("a", encoding="utf-8") as out:
+        with name_in_errors(self.path), open_own(self.path, "a", encoding="utf-8") as out:
             out.write(json.dumps({"step": step, **values}, ensure_ascii=False) + "\n")
         if self._tensorboard:
             self._tensorboard.add(step, values)
@@ -123,7 +123,7 @@ class MetricsLogger:
         if self.path.exists():
             data = self.path.read_bytes()[:size]
             # only complete rows, even if the file is shorter than `size`
-            artifacts.write_atomic(self.path, data[: data.rfind(b"\n") + 1])
+            write_atomic(self.path, data[: data.rfind(b"\n") + 1])
 
 
 class TensorBoardLogger:

@@ -8,11 +8,12 @@ from typing import Annotated, TypeVar
 import torch
 from msgspec.structs import replace
 
-from ..artifacts import read_json, write_json
+from ..artifacts import read_json
 from ..config import Config, PosInt, from_dict, to_dict
 from ..console import Console
 from ..errors import UserError
 from ..runs import world_size
+from ..writing import write_json
 from .config import TrainConfig
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@
 """
 
 import codecs
+import filecmp
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..tokenization.files import read_decompressed
+from ..writing import replace_files
 from .keyed_vectors import KeyedVectors, Matrix
 
 Format = Literal["text", "binary", "glove", "npy"]
@@ -60,10 +62,10 @@ def infer_format(path: Path) -> Format:
     return "binary" if path.suffix == ".bin" else "npy" if path.suffix == ".npy" else "text"
 
 
-def write_vectors(path: Path, vectors: KeyedVectors, file_format: Format | None = None) -> None:
+def write_vectors(path: Path, vectors: KeyedVectors, file_format: Format | None = None, overwrite: bool = True) -> None:
     """Writes the same bytes as gensim (text, binary); floats in text are the shortest that round-trip.
 
-    A UserError for words with spaces or line ends, except in .npy.
+    A UserError for words with spaces or line ends, except in .npy, and unless `overwrite`, for a file with other contents.
     """
     file_format = file_format or infer_format(path)
     if (
@@ -72,11 +74,11 @@ def write_vectors(path: Path, vectors: KeyedVectors, file_format: Format | None 
     ):
         raise UserError(f"the word {bad_word!r} is empty, or contains a separator of {file_format} files; write .npy")
     if file_format == "npy":
-        _write_npy(path, vectors)
+        _write_npy(path, vectors, overwrite)
         return
     rows = binary_rows(vectors) if file_format == "binary" else text_rows(vectors)
     header_lines = [] if file_format == "glove" else [f"{len(vectors)} {vectors.vector_size}\n".encode()]
-    _write_files({path: lambda file: file.writelines(chain(header_lines, rows))})
+    _write_files({path: lambda file: file.writelines(chain(header_lines, rows))}, overwrite)
 
 
 MAX_VECTOR_SIZE, MAX_WORD_BYTES = 65_536, 4_096  # larger values mean a damaged file
@@ -285,26 +287,23 @@ def _read_npy(path: Path) -> tuple[list[str], Matrix]:
     return words, matrix.astype(np.float32)
 
 
-def _write_npy(path: Path, vectors: KeyedVectors) -> None:
+def _write_npy(path: Path, vectors: KeyedVectors, overwrite: bool) -> None:
     if bad_word := next((word for word in vectors.words if "\n" in word), None):
         raise UserError(f"the word {bad_word!r} contains a line break, and the list of words has one per line; rename it")
     words = "".join(f"{word}\n" for word in vectors.words).encode()
     _write_files(
-        {path: lambda file: np.save(file, vectors.matrix), path.with_suffix(WORDS_SUFFIX): lambda file: file.write(words)}
+        {path: lambda file: np.save(file, vectors.matrix), path.with_suffix(WORDS_SUFFIX): lambda file: file.write(words)},
+        overwrite,
     )
 
 
-def _write_files(files: Mapping[Path, Callable[[BinaryIO], object]]) -> None:
+def _write_files(files: Mapping[Path, Callable[[BinaryIO], object]], overwrite: bool) -> None:
     """Writes all files under temporary names, then renames them, so that a full disk leaves no mix of old and new files."""
-    temp_paths = {path: path.with_name(path.name + ".part") for path in files}
-    try:
-        for path, write in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temp_paths[path].open("wb") as file:
-                write(file)
-        for path, temp_path in temp_paths.items():
-            temp_path.replace(path)
-    except BaseException:
-        for temp_path in temp_paths.values():
-            temp_path.unlink(missing_ok=True)
-        raise
+    for path in files:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_files(*files) as temp_files:
+        for (path, write), file in zip(files.items(), temp_files, strict=True):
+            write(file)
+            file.flush()
+            if not overwrite and path.exists() and not filecmp.cmp(path, file.name, shallow=False):
+                raise UserError(f"{path} exists with other contents; choose another out, or set overwrite=true to replace it")

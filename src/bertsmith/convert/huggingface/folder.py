@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import tensors
-from ...artifacts import read_json, write_json
+from ...artifacts import read_json
 from ...config import from_dict
 from ...errors import UserError
 from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, save_weights
@@ -22,6 +22,7 @@ from ...model.mixers import Longformer
 from ...model.model import Model
 from ...tasks import TaskConfig
 from ...tokenization.tokenizer import Tokenizer
+from ...writing import write_json
 from . import tokenizer as vocabulary
 from .config import (
     check_head_activation,

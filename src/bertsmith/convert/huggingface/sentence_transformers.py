@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...artifacts import read_json, write_json
+from ...artifacts import read_json
 from ...errors import UserError
 from ...tasks import TextSimilarity
+from ...writing import write_json
 from .mapping import ConvertedModel
 
 MODULES_FILE, TRANSFORMER_FILE, PIPELINE_FILE = (

@@ -7,9 +7,10 @@ from typing import Any
 from tokenizers import Tokenizer as Rust
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from ...artifacts import read_json, write_atomic, write_json
+from ...artifacts import read_json
 from ...errors import UserError
 from ...tokenization.tokenizer import END_OF_TEXT, END_OF_WORD_SUFFIX, Tokenizer
+from ...writing import write_atomic, write_json
 
 BERT_TOKENIZER_PARTS = ("BertNormalizer", "BertPreTokenizer", "WordPiece")  # components of BertTokenizer
 
