@@ -19,7 +19,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 from filelock import FileLock, Timeout, lock_descriptor
@@ -211,7 +211,7 @@ def replace_files(*paths: Path) -> Iterator[list[BinaryIO]]:
     try:
         with name_in_errors(paths[0]):
             with ExitStack() as stack:
-                files = [stack.enter_context(open(part, "xb", opener=_open_no_follow)) for part in parts]
+                files: list[BinaryIO] = [stack.enter_context(open(part, "xb", opener=_open_no_follow)) for part in parts]
                 yield files
                 for file in files:
                     file.flush()
@@ -235,7 +235,7 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
-def open_own(path: Path, mode: str, **options: Any) -> IO[Any]:
+def open_own(path: Path, mode: str, **options: Any) -> Any:
     """`open` for a file inside a folder that is being written; a link is an error instead of being followed."""
     return open(path, mode, opener=_open_no_follow, **options)
 
