@@ -25,7 +25,7 @@ from .console import Console
 from .errors import Interrupted, UserError
 from .signals import RESUME_HINT
 from .tensors import load_tensors, save_tensors
-from .writing import check_writable, lock_output, remove_leftovers, write_json
+from .writing import check_writable, lock_output, remove_temps, write_json
 
 PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
 
@@ -87,6 +87,7 @@ class Run:
             write_json(temp_folder / PROGRESS_FILE, {**progress, "fingerprint": self.identity})
         for old in [path for path in list_checkpoints(self.state) if checkpoint_step(path) <= step][:-save_total_limit]:
             shutil.rmtree(old)
+        remove_temps(self.state)  # left by a run that was killed while saving
 
     def interrupted(self, progress: str) -> Interrupted:
         """The error that ends a stopped run; progress: how far the saved checkpoint is, such as `step 12`."""
@@ -110,8 +111,6 @@ class Run:
 def open_run(folder: Path, identity: str, console: Console) -> Iterator[Run]:
     """The run of a folder, which is locked inside the block."""
     if world_size() > 1:  # all ranks share one folder, so no lock
-        if environ["RANK"] == "0":
-            remove_leftovers(folder.absolute())
         yield Run(folder, identity, console, _read_finished_result(folder, identity, console))
         return
     with lock_output(folder):

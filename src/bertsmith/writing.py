@@ -168,10 +168,26 @@ def remove_leftovers(out: Path) -> None:
     For whoever holds the lock of `out`. They are beside `out`, in it, in its `state/`, and in the `.part` folder of `prepare`.
     """
     names = {out.name, f"{out.name}.part", f"{out.name}.part.json", f".{out.name}.run.json"}
-    _remove_temps(out.parent, names.__contains__)
+    remove_temps(out.parent, names.__contains__)
     for folder in (out, out / "state", out.with_name(f"{out.name}.part")):
         if folder.is_dir() and not folder.is_symlink():
-            _remove_temps(folder)
+            remove_temps(folder)
+
+
+def remove_temps(folder: Path, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
+    """Remove the temporary files and folders in a folder that nobody else writes, of the wanted names."""
+    with os.scandir(folder) as entries:
+        matches = [(Path(entry.path), match) for entry in entries if (match := TEMP_NAME.fullmatch(entry.name))]
+    for path, match in matches:
+        target = path.with_name(match["name"])
+        if not is_wanted(match["name"]) or path.is_symlink():
+            continue
+        if match["is_old"] and not os.path.lexists(target):
+            path.replace(target)  # the run died between the two renames of a replacement
+        elif path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def temp_path(path: Path, is_old: bool = False) -> Path:
@@ -340,21 +356,6 @@ def _check_lock_file(path: Path) -> None:
         return  # none, or one that was just released
     if not is_ours:
         raise UserError(f"{path} is not a lock of bertsmith; remove it, or choose another out")
-
-
-def _remove_temps(folder: Path, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
-    with os.scandir(folder) as entries:
-        matches = [(Path(entry.path), match) for entry in entries if (match := TEMP_NAME.fullmatch(entry.name))]
-    for path, match in matches:
-        target = path.with_name(match["name"])
-        if not is_wanted(match["name"]) or path.is_symlink():
-            continue
-        if match["is_old"] and not os.path.lexists(target):
-            path.replace(target)  # the run died between the two renames of a replacement
-        elif path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def _lock_path(out: Path) -> Path:
