@@ -48,7 +48,7 @@ def test_contrastive_batches_are_larger_and_never_accumulated():
     assert size.gradient_accumulation_steps == 1 and size.batch_tokens == 64 * 250
 
 
-@pytest.mark.parametrize(("updates", "epochs"), [(2105, 3), (440, 5), (267, 8), (115, 10), (19, 16), (4, 20)])
+@pytest.mark.parametrize(("updates", "epochs"), [(2105, 3), (440, 7), (400, 8), (267, 10), (115, 10), (19, 16), (4, 20)])
 def test_epochs_follow_the_number_of_updates(updates, epochs):
     assert default_epochs(updates) == epochs
 

@@ -31,7 +31,7 @@ LORA_FACTOR = 5.0  # learning rate of low-rank adapters, as a multiple of that o
 MAX_MICRO_BATCH_TOKENS = 4096  # a larger batch is split and its gradients are accumulated
 BATCHES_PER_EPOCH = 100  # at least, as far as the batch size goes down for it
 MIN_BATCH_FRACTION = 0.5  # of the task's batch size
-UPDATES = 2000  # of a run, within 3 to 10 epochs
+UPDATES = 3000  # of a run, within 3 to 10 epochs
 EPOCHS = (3, 10)
 MIN_UPDATES, MAX_EPOCHS = 300, 20  # of very small sets
 MAX_EVALUATIONS = 10  # of a run that may stop early: one an epoch, or every second one
@@ -109,7 +109,7 @@ def default_batch_size(batches: "ExampleBatches", accumulation: int) -> BatchSiz
 
 
 def default_epochs(updates_per_epoch: float) -> float:
-    """3 to 10 epochs, for about 2,000 updates; up to 20 where even 10 have under 300."""
+    """3 to 10 epochs, for about 3,000 updates; up to 20 where even 10 have under 300."""
     lowest, highest = EPOCHS
     epochs = min(max(math.ceil(UPDATES / updates_per_epoch), lowest), highest)
     return float(max(epochs, min(math.ceil(MIN_UPDATES / updates_per_epoch), MAX_EPOCHS)))
