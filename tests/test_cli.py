@@ -266,6 +266,10 @@ def test_cli_python_m_is_the_same_command(argv):
         ),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device; free some space"),
         (MemoryError("Unable to allocate 9 TiB"), "not enough memory (Unable to allocate 9 TiB); use smaller inputs"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+            "not enough memory (DefaultCPUAllocator: can't",
+        ),
         (RecursionError("maximum recursion depth"), "the input is nested too deeply"),
     ],
 )

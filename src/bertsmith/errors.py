@@ -41,6 +41,11 @@ def explain_os_error(error: OSError) -> str:
     return f"{problem}; {way_out}" if way_out else problem
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch says that memory, of the host or a GPU, cannot be allocated."""
+    return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "out of memory"))
+
+
 @contextmanager
 def explain_missing_torch(caller: str = "this stage") -> Iterator[None]:
     """Turn the ImportError of an import of torch inside into a UserError that says how to install it."""

@@ -11,7 +11,7 @@ from tests.attacks.artifacts import build_artifacts
 from tests.attacks.harness import run_case
 
 FAMILIES = ("keys", "texts", "places", "links", "damage", "folders", "deaths", "signals", "workers", "resources", "escapes")
-SHOWN = 12  # problems printed for each family
+SHOWN = 40  # problems printed for each family
 
 
 def main() -> int:
@@ -28,12 +28,12 @@ def main() -> int:
             num_cases = num_processes = peak = 0
             for case in family.build_cases(artifacts, work, count or family.CASES, seed):
                 outcome, found = run_case(case)
-                num_cases, num_processes = num_cases + 1, num_processes + case.as_process
+                num_cases, num_processes = num_cases + 1, num_processes + (case.as_process or case.after_process)
                 peak = max(peak, outcome.peak_memory)
                 problems += [(case.name, problem) for problem in found]
+                for problem in found if len(problems) <= SHOWN else ():
+                    print(f"{name}: {case.name}: {problem}", flush=True)
             shutil.rmtree(work, ignore_errors=True)
-            for case_name, problem in problems[:SHOWN]:
-                print(f"{name}: {case_name}: {problem}", flush=True)
             failed += len(problems)
             rows.append(_count(name, num_cases, num_processes, problems, peak, time.monotonic() - start))
             print(rows[-1], flush=True)

@@ -43,6 +43,7 @@ class Case:
     patch: called in the child before the command, to break something there (an operation that dies, a full disk).
     check: looks at the outcome and at what was left behind; returns problems.
     as_process: run `python -m bertsmith` in a new process instead of a fork.
+    after_process: a process was disturbed before, and this is the same command again.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Case:
     patch: Callable[[], None] | None = None
     check: Callable[[Outcome], list[str]] | None = None
     as_process: bool = False
+    after_process: bool = False
 
 
 def run_case(case: Case) -> tuple[Outcome, list[str]]:

@@ -195,3 +195,10 @@ def test_evaluate_ignores_negative_texts_of_pairs(folders, tmp_path):
         data = write_jsonl(tmp_path / f"{name}.jsonl", rows)
         results.append(evaluate.run(evaluate.Recipe(model=str(folders["similar"]), data=str(data)), quiet=True)["scores"])
     assert results[0] == pytest.approx(results[1], abs=1e-5)
+
+
+def test_evaluate_refuses_tags_of_another_scheme(folders, tmp_path):
+    data = tmp_path / "tags.conll"
+    data.write_text("the O\nnow B-PER\n\nthe NOUN\n", encoding="utf-8")
+    stderr = run_cli("evaluate", f"model={folders['tag']}", f"data={data}", code=2).stderr
+    assert f"error: {data}, line 4: tag 'NOUN' does not follow the tagging scheme" in stderr

@@ -214,6 +214,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         ]
         if not pairs:
             raise UserError("no sentence has gold tags to evaluate against; give a file with tags")
+        self.check_scorable(examples, "")
         predicted, gold = zip(*pairs, strict=True)
         is_span_task = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
         if not is_span_task:
@@ -227,6 +228,7 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
     ) -> dict[str, MetricResult]:
         """Entities are counted per sentence once; a bootstrap resample then only sums counts."""
+        self.check_scorable(examples, "")
         pairs = list(zip(*_tag_sequences(predictions, examples), strict=True))
         num_correct = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs])
         accuracy = ratio_result(num_correct, np.array([len(example.tokens) for example in examples]))

@@ -1,0 +1,77 @@
+"""Workers killed, as when memory runs out, at random moments of `prepare` and of a training; then the same command again.
+
+The command names the dead worker and goes on with the same result, or ends in one line and is resumed by the second.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tests.attacks import disturbances
+from tests.attacks.artifacts import Artifacts
+from tests.attacks.disturbances import Reference
+from tests.attacks.harness import Case, Outcome
+from tests.support.cli import SMALL
+from tests.support.texts import make_english_text
+
+CASES = 100
+WARNING, GIVEN_UP = "was killed (SIGKILL, often for lack of memory)", "workers have died at the same work"
+
+
+def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
+    rng = random.Random(seed)
+    text = work / "text.txt"
+    text.write_text(make_english_text(20_000), encoding="utf-8")
+    commands = (
+        ["prepare", f"texts={text}", f"tokenizer={artifacts.tokenizer}", "workers=2", "out=o"],
+        ["pretrain", f"corpus={artifacts.corpus}", *SMALL, "train.steps=40", "train.workers=2", "train.device=cpu", "out=o"],
+    )
+    references: dict[int, Reference] = {}
+    for number in range(count):
+        index = number % len(commands)
+        args, folder = commands[index], work / str(number)
+        if index not in references:
+            references[index] = disturbances.run_reference(args, work / f"reference-{index}")
+        moments = [rng.random() * references[index].seconds * 0.5 for _ in range(rng.choice((1, 1, 2, 3, 5)))]
+        killed: list[int] = []
+
+        def disturb(process: subprocess.Popen[bytes], moments=moments, killed=killed, rng=rng) -> None:
+            while not list_workers(process.pid) and process.poll() is None:
+                time.sleep(0.005)
+            for moment in moments:
+                time.sleep(moment)
+                if process.poll() is None and (workers := list_workers(process.pid)):
+                    killed.append(rng.choice(workers))
+                    with suppress(ProcessLookupError):
+                        os.kill(killed[-1], signal.SIGKILL)
+
+        outcome = disturbances.disturb(args, folder, disturb)
+        name = f"{number} {args[0]}: workers killed after {', '.join(f'{moment:.2f}' for moment in moments)} s"
+        problems = list(find_problems(outcome, killed))
+        yield disturbances.same_command_again(name, args, folder, outcome, problems, references[index])
+
+
+def list_workers(pid: int) -> list[int]:
+    """Child processes that multiprocessing has spawned."""
+    workers = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError, IndexError):
+                is_child = int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == pid
+                if is_child and b"spawn_main" in (folder / "cmdline").read_bytes():
+                    workers.append(int(folder.name))
+    return sorted(workers)
+
+
+def find_problems(outcome: Outcome, killed: list[int]) -> Iterator[str]:
+    if outcome.timed_out:
+        yield f"hang: no end {disturbances.TIME_LIMIT:g} s after a worker died"
+    elif "Traceback" in outcome.stderr:
+        yield f"traceback: {outcome.stderr.strip().splitlines()[-1][:300]}"
+    elif outcome.status != 0 and not (outcome.status == 2 and GIVEN_UP in outcome.stderr and len(killed) >= 3):
+        yield f"exit status {outcome.status} after a worker died: {outcome.stderr[-300:]}"
