@@ -140,3 +140,28 @@ def test_results_escape_html_and_shorten_lists():
 def test_import_of_the_package_is_light():
     script = "import sys, bertsmith; print('torch' in sys.modules, 'numpy' in sys.modules, 'rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False False False\n"
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("num_labels", "bertsmith.finetune"),
+        ("device_map", "device="),
+        ("torch_dtype", "precision="),
+        ("spam", "its arguments are"),
+    ],
+)
+def test_arguments_of_from_pretrained_are_answered_with_ours(argument, hint):
+    with pytest.raises(UserError, match=f"load\\(\\) has no argument {argument}; .*{hint}"):
+        bertsmith.load("mini-en", **{argument: 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("pipeline", "bertsmith.load"), ("AutoModelForMaskedLM", "bertsmith.load"), ("BertModel", "bertsmith.load"),
+     ("Trainer", "bertsmith.finetune"), ("finetun", "bertsmith.finetune"), ("xyzzy", "dir")],
+)  # fmt: skip
+def test_names_of_other_libraries_are_answered_with_ours(name, hint):
+    assert not hasattr(bertsmith, name)
+    with pytest.raises(AttributeError, match=f"bertsmith has no {name}; .*{hint}"):
+        getattr(bertsmith, name)

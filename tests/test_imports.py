@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
     "cli": "signals errors config recipes console commands schema help synonyms",
-    "__init__": "api",
+    "__init__": "api synonyms",
     "__main__": "cli signals",
 }
 TORCH_FREE_PACKAGES = (

@@ -19,7 +19,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{name}", __name__)
     api = import_module(".api", __name__)
     if name != "__all__" and name not in api.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .synonyms import explain_module_name
+
+        raise AttributeError(explain_module_name(name, api.__all__))
     value = globals()[name] = getattr(api, name)
     return value
 

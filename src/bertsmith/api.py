@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING
 
 from . import stages
 from .calls import Data as Data
-from .errors import explain_missing_torch
+from .errors import UserError, explain_missing_torch
 from .stages import *  # noqa: F403
+from .synonyms import explain_load_argument
 
 if TYPE_CHECKING:
+    from typing import Never
+
     from .inference.predictor import Predictor
     from .inference.runtime import Precision
 
 __all__ = sorted([*stages.__all__, "Data", "load", "models"])
 
 
-def load(folder: str | os.PathLike[str], device: str = "auto", precision: "Precision" = "auto") -> "Predictor":
+def load(
+    folder: str | os.PathLike[str], device: str = "auto", precision: "Precision" = "auto", **unknown: "Never"
+) -> "Predictor":
     """Load a checkpoint folder, or a shipped model by name, for prediction.
 
     Example:
@@ -39,6 +44,8 @@ def load(folder: str | os.PathLike[str], device: str = "auto", precision: "Preci
         device: auto (a GPU if there is one), cpu, cuda or cuda:0
         precision: auto (bf16 on a GPU, fp32 on a CPU), fp32 or bf16
     """
+    if unknown:
+        raise UserError(explain_load_argument(next(iter(unknown))))
     with explain_missing_torch("bertsmith.load"):
         from .inference.predictor import load
 

@@ -5,6 +5,7 @@ gensim, fairseq, sentence-transformers, tokenizers, and the flags of Google's BE
 """
 
 from collections.abc import Collection
+from difflib import get_close_matches
 
 KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
     # training: transformers, fairseq, Google's flags
@@ -509,3 +510,52 @@ def find_kind(word: str, choices: Collection[str]) -> str | None:
     """Our word for `word`, a kind, task or command of another library, among the valid ones."""
     name = word.lower().replace("_", "-")
     return next((kind for table in (KIND_SYNONYMS, STAGE_SYNONYMS) if (kind := table.get(name)) in choices), None)
+
+
+# Arguments of from_pretrained and pipeline that `load` does not have, and what is meant by them here.
+LOAD_ARGUMENTS: dict[str, str] = {
+    "num_labels": 'a model has the labels that it was fine-tuned with; for others: bertsmith.finetune(task="classify", ...)',
+    "id2label": "a model has the labels that it was fine-tuned with (.labels)",
+    "task": 'the folder of a fine-tuned model knows its task; call the model: model("text")',
+    "model": 'give the folder or name first: bertsmith.load("mini-en")',
+    "tokenizer": "the folder of a model has its tokenizer",
+    "device_map": 'use device="auto", "cpu" or "cuda:0"',
+    "torch_dtype": 'use precision="fp32" or "bf16"',
+    "dtype": 'use precision="fp32" or "bf16"',
+    "batch_size": "give it to the call: model(texts, batch_tokens=8192)",
+    "top_k": "give it to the call: model(text, top_k=5)",
+    "max_length": "it was set by finetune(max_length=...)",
+}
+
+# Names of other libraries that people look for in the package.
+MODULE_NAMES: dict[str, str] = {
+    "pipeline": 'model = bertsmith.load("mini-en"); model("text")',
+    "from_pretrained": 'bertsmith.load("mini-en")',
+    "SentenceTransformer": 'bertsmith.load("mini-en").embed(texts)',
+    "Trainer": "bertsmith.finetune(...) or bertsmith.pretrain(...)",
+    "TrainingArguments": 'bertsmith.finetune(train={"learning_rate": 3e-5, "epochs": 3}, ...)',
+    "train": "bertsmith.pretrain(...) or bertsmith.finetune(...)",
+    "fit": "bertsmith.finetune(...)",
+    "tokenizer": "bertsmith.train_tokenizer(...); a loaded model has .tokenizer",
+    "Tokenizer": "bertsmith.train_tokenizer(...); a loaded model has .tokenizer",
+    "AutoTokenizer": 'bertsmith.load("mini-en").tokenizer',
+    "BertTokenizer": 'bertsmith.load("mini-en").tokenizer',
+    "list_models": "bertsmith.models()",
+}
+
+
+def explain_load_argument(name: str) -> str:
+    """The message for an argument that `load` does not have."""
+    hint = LOAD_ARGUMENTS.get(name, "its arguments are folder, device and precision")
+    return f"load() has no argument {name}; {hint}"
+
+
+def explain_module_name(name: str, names: Collection[str]) -> str:
+    """The message for a name that the package does not have, among those that it has."""
+    if name.startswith("Auto") or (name.startswith("Bert") and name[4:5] in ("F", "M")):
+        hint = MODULE_NAMES.get(name, 'bertsmith.load("mini-en")')
+    else:
+        hint = MODULE_NAMES.get(name, "")
+    matches = get_close_matches(name, names, n=1)
+    hint = hint or (f"bertsmith.{matches[0]}" if matches else "")
+    return f"bertsmith has no {name}" + (f"; use {hint}" if hint else "; dir(bertsmith) lists what it has")

@@ -420,3 +420,13 @@ def test_predictor_on_gpu_matches_cpu(tmp_path):
         np.testing.assert_allclose(fp32.embed(texts), cpu.embed(texts), atol=1e-4)
         assert np.abs(bf16.embed(texts) - cpu.embed(texts)).max() < 0.1
     assert len(bf16(texts, texts)) == 8
+
+
+def test_fill_takes_several_texts(mlm):
+    texts = ["the people [MASK] .", "[MASK] said [MASK]"]
+    expected = [mlm.fill(text, top_k=2) for text in texts]
+    assert mlm.fill((text for text in texts), top_k=2) == mlm.fill(np.array(texts), top_k=2) == expected
+    assert mlm.fill(texts[:1], top_k=2) == expected[:1]
+    assert mlm.fill(texts[:1], candidates=["water", "people"]) == [mlm.fill(texts[0], candidates=["water", "people"])]
+    with pytest.raises(UserError, match="3 is not a text"):
+        mlm.fill([texts[0], 3])

@@ -8,6 +8,7 @@ import sys
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertsmith.config import from_dict
@@ -16,7 +17,7 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.pretrained import shipped
-from bertsmith.quickstart import docstrings, run
+from bertsmith.quickstart import docstrings, learned, run
 from bertsmith.quickstart.docstrings import (
     Document,
     collect_documents,
@@ -250,6 +251,7 @@ def section_titles(page: Path) -> list[str]:
 
 
 RUN_SECTIONS = ["Results", "Filled masks", "Curves", "Masks", "Corpus"]  # of a run's page
+LEARNED_SECTIONS = ["Held-out sentences", "Nearest neighbours"]
 
 
 def test_quickstart_without_shipped_model_and_rerun(tmp_path, capsys, two_libraries, no_weights):
@@ -261,8 +263,10 @@ def test_quickstart_without_shipped_model_and_rerun(tmp_path, capsys, two_librar
     assert (
         result["created"] and f"{result['valid_mlm_loss']:.3f} nats" in stderr and f"{result['unigram_entropy']:.3f}" in stderr
     )
+    assert "loss on held-out text" in stderr and "sentences of files that it has not seen" in stderr
     assert all(f"{number}/6" in stderr for number in range(1, 7)) and str(folder / "report.html") in stderr
-    assert section_titles(folder / "report.html") == [*RUN_SECTIONS, "Fine-tuning: package of a docstring"]
+    assert section_titles(folder / "report.html") == [
+        *LEARNED_SECTIONS, *RUN_SECTIONS, "Fine-tuning: package of a docstring"]  # fmt: skip
 
     accuracy = result["comparison"]["scores"][0].value
     assert accuracy > 0.9 and re.search(rf"pre-trained +{accuracy:.1%}", stderr) and "from scratch" in stderr
@@ -302,6 +306,7 @@ def test_quickstart_with_shipped_model(tmp_path, capsys, two_libraries, tiny_wei
         "Filled masks: mini-en",
         "Fine-tuning: package of a docstring",
         "A small BERT from scratch",
+        *LEARNED_SECTIONS,
         *RUN_SECTIONS,
     ]
     page = (folder / "report.html").read_text()
@@ -329,6 +334,7 @@ def test_quickstart_without_package_task(tmp_path, capsys, tiny_weights):
     assert section_titles(tmp_path / "quick" / "report.html") == [
         "Filled masks: mini-en",
         "A small BERT from scratch",
+        "Nearest neighbours",
         *RUN_SECTIONS,
     ]
 
@@ -357,3 +363,38 @@ def test_quickstart_sets_omp_wait_policy_before_importing_torch():
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert process.stdout.strip() == "passive"
+
+
+def test_one_lower_case_word_of_the_first_fitting_sentence_is_masked():
+    vocabulary = {"returns", "number", "elements", "array", "the"}
+    text = "Too short. Returns the number of elements in an array. It is another sentence of words."
+    masked, word = learned._mask_sentence(text, vocabulary)
+    assert masked.replace("[MASK]", word) == "Returns the number of elements in an array." and word == "elements"
+    assert learned._mask_sentence("No word of these is in any vocabulary at all.", vocabulary) is None
+
+
+def make_learned(golds: list[str]) -> learned.Learned:
+    """Completions of a model that predicts a, b, c, d, e in that order; the, of, and are the most frequent words."""
+    predictions = [(word, 0.2) for word in "abcde"]
+    completions = [learned.Completion(f"A [MASK] {n}", gold, predictions) for n, gold in enumerate(golds)]
+    return learned.Learned(6.0, [learned.LossPoint(10, 5.0, 0.1)], completions, ["the", "of", "and"], [])
+
+
+def test_accuracies_compare_the_model_with_the_most_frequent_words():
+    facts = make_learned(["a", "the", "c", "a", "z", "of"])
+    assert (facts.accuracy(1), facts.accuracy(5)) == (2 / 6, 3 / 6)
+    assert (facts.unigram_accuracy(1), facts.unigram_accuracy(5)) == (1 / 6, 2 / 6)
+    assert [completion.gold for completion in facts.examples] == ["a", "a", "c", "z"]
+    line = learned.describe_completions(facts)
+    assert "33.3%" in line and "50.0%" in line and "always “the”" in line and "16.7%" in line
+
+
+def test_nearest_neighbours_are_those_of_the_highest_cosine():
+    table = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
+    words = {f"word{i}": i for i in range(9)}
+
+    def cosine(i: int) -> float:
+        return float(table[i] @ table[4] / np.linalg.norm(table[i]) / np.linalg.norm(table[4]))
+
+    expected = sorted((i for i in range(9) if i != 4), key=cosine, reverse=True)[: learned.NUM_NEIGHBORS]
+    assert learned._nearest("word4", words, table) == [f"word{i}" for i in expected]

@@ -242,9 +242,9 @@ class Predictor:
         return hits[0] if is_single else hits
 
     def fill(
-        self, text: str, top_k: int = 5, candidates: Sequence[str] | None = None, iterative: bool = False
-    ) -> FilledMasks | Predictions:
-        """The most probable tokens for [MASK]: a list of rows for one mask, a list of lists for several.
+        self, texts: str | Iterable[str], top_k: int = 5, candidates: Sequence[str] | None = None, iterative: bool = False
+    ) -> Any:
+        """The most probable tokens for [MASK]: a list of rows for one mask, a list of lists for several; of each text.
 
         A row is `{"score": 0.71, "token": 3007, "token_str": "capital", "sequence": "..."}`, as in transformers' fill-mask:
         the probability, the id and the text of the token, and the text with the token in it. Masks are predicted
@@ -252,10 +252,16 @@ class Predictor:
         the single mask: `{"score": 0.9, "token_str": "New York", "log_prob": -4.1, "sequence": "..."}`, where the scores of all
         candidates sum to 1.
         """
+        text_list, is_single = as_text_list(texts)
         fill_mask = FillMask(self.runtime, self.tokenizer, self.max_length)
-        if candidates is not None:
-            return fill_mask.score_candidates(text, candidates)
-        return fill_mask.fill_jointly(text, top_k) if iterative else fill_mask.fill(text, top_k)
+
+        def fill_one(text: str) -> FilledMasks | Predictions:
+            if candidates is not None:
+                return fill_mask.score_candidates(text, candidates)
+            return fill_mask.fill_jointly(text, top_k) if iterative else fill_mask.fill(text, top_k)
+
+        results = [fill_one(text) for text in text_list]
+        return results[0] if is_single else results
 
     def generate(self, texts: str | Iterable[str], kind: str = "greedy", batch_tokens: int | None = None, **search: Any) -> Any:
         """Continuations of texts by a causal language model.

@@ -147,8 +147,8 @@ class PretrainSetup:
                          f"{rope_hint}model.position_embedding_type=absolute")  # fmt: skip
         default_std = msgspec.structs.replace(encoder, initializer_range=None).init_std
         if not recipe.init and encoder.num_hidden_layers and encoder.init_std < MIN_RELATIVE_STD * default_std:
-            console.warn(f"model.initializer_range={encoder.init_std:g} is small for hidden_size={encoder.hidden_size}: the model "
-                         "may stay at the unigram baseline for hundreds of steps; the default for this width is "
+            console.warn(f"model.initializer_range={encoder.init_std:g} is small for hidden_size={encoder.hidden_size}: "
+                         "the model may stay at the unigram baseline for hundreds of steps; the default for this width is "
                          f"model.initializer_range={default_std:.2g}")  # fmt: skip
         if encoder.needs_streams and not self.objective.uses_streams:
             console.warn("model.mixer.mem_len has no effect, since batches do not continue the text of the batch before; "
