@@ -71,8 +71,7 @@ MAY_IMPORT = {
     "calls": "errors config console commands schema tokenization",
     "stage_types": "config",
     "stages": "config calls results stage_types",
-    "api": "errors calls stages inference pretrained",
-    "quickstart": "errors config stage_types recipes artifacts writing console api inference reports "
+    "api": "calls errors inference pretrained stages synonyms",
     "commands.show_pages signals",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",

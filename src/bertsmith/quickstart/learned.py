@@ -110,9 +110,9 @@ def print_learned(learned: Learned, console: Console) -> None:
         ("", "loss", "accuracy"), ("unigram baseline", f"{learned.unigram_loss:.2f}", ""), *rows])  # fmt: skip
     if learned.completions:
         console.info("\n" + describe_completions(learned))
-        rows = [("right" if c.is_correct else "wrong", c.gold, ", ".join(word for word, _ in c.predictions[:3]), c.text)
-                for c in learned.examples]  # fmt: skip
-        console.print_table("", [("", "word", "predictions", "sentence"), *rows])
+        table = [("right" if c.is_correct else "wrong", c.gold, ", ".join(word for word, _ in c.predictions[:3]), c.text)
+                 for c in learned.examples]  # fmt: skip
+        console.print_table("", [("", "word", "predictions", "sentence"), *table])
     if learned.neighbors:
         console.print_table("\nnearest neighbours among the token embeddings, before and after training:", [
             ("word", "before", "after"),
