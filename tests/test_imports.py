@@ -72,6 +72,7 @@ MAY_IMPORT = {
     "stage_types": "config",
     "stages": "config calls results stage_types",
     "api": "calls errors inference pretrained stages synonyms",
+    "quickstart": "errors config stage_types recipes artifacts writing console api tokenization corpus model inference reports "
     "commands.show_pages signals",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
