@@ -21,6 +21,7 @@ from bertsmith.objectives import MaskedLM, NextSentenceMLM, SentenceOrderMLM
 from bertsmith.pretraining.setup import PretrainRecipe
 from bertsmith.recipes import read_recipe
 from bertsmith.train.optim import Adamw, Lamb
+from tests.support.cli import run_cli_error
 
 REQUIRED = ["corpus=c", "out=o"]  # required keys of `pretrain`
 
@@ -503,3 +504,19 @@ def test_config_text_roundtrip(text):
 def test_config_list_roundtrip(sizes, names):
     recipe = read_recipe(Outer, overrides=[f"sizes={sizes}", f"part.names={json.dumps(names, ensure_ascii=False)}"])
     assert recipe.sizes == tuple(sizes) and recipe.part.names == tuple(names)
+
+
+@pytest.mark.parametrize(
+    ("stage", "setting", "limit"),
+    [
+        ("prepare", f"workers={2**62}", "at most 1024"),
+        ("pretrain", f"train.workers={2**62}", "at most 1024"),
+        ("suite", f"jobs={2**62}", "at most 1024"),
+        ("pretrain", f"train.gradient_accumulation_steps={2**62}", "at most 1048576"),
+        ("pretrain", f"model.num_hidden_layers={2**62}", "at most 10000"),
+        ("pretrain", f"model.max_position_embeddings={2**62}", "at most 1099511627776"),
+    ],
+)
+def test_numbers_that_no_machine_could_serve_are_refused(stage, setting, limit):
+    key = setting.partition("=")[0]
+    assert run_cli_error(stage, setting, "out=o").startswith(f"error: {key} must be {limit}, not {2**62}")

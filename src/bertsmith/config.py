@@ -23,8 +23,12 @@ from .synonyms import TASK_COMMANDS, find_key, find_kind
 T = TypeVar("T")
 
 # Numbers with bounds, checked when a recipe is read.
-PosInt = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
-NonNegInt = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+PosInt = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+NonNegInt = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+NumProcesses = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+NumWorkers = Annotated[int, msgspec.Meta(ge=0, le=1024)]  # 0 has a meaning of its own
+NumLayers = Annotated[int, msgspec.Meta(ge=0, le=10_000)]  # each is built, one after another
+NumMicroBatches = Annotated[int, msgspec.Meta(ge=1, le=2**20)]  # all of an update are fetched before it
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Probability = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 NonNegFloat = Annotated[float, msgspec.Meta(ge=0, le=1e9)]

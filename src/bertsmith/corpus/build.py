@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..artifacts import MANIFEST, checksum, fingerprint, read_json, resolve_path, verify_manifest, write_manifest
-from ..config import Config, NonNegInt, to_dict
+from ..config import Config, NumWorkers, to_dict
 from ..errors import UserError
 from ..processes import WorkerPool
 from ..tokenization import chinese, documents, files, hex_bytes
@@ -47,7 +47,7 @@ class Prepare(Config, frozen=True):
     out: Annotated[str, "output folder of the corpus"]
     column: Annotated[str, "text column of .tsv, .csv, .jsonl and .parquet files; one document per row"] = "text"
     encoding: Annotated[str, "encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ..."] = "utf-8"
-    workers: Annotated[NonNegInt, "number of worker processes; 0: one per core; does not change the result"] = 0
+    workers: Annotated[NumWorkers, "number of worker processes; 0: one per core; does not change the result"] = 0
     language: Annotated[Literal["en", "zh"], "zh: mark Chinese word boundaries with jieba, for whole-word masking"] = "en"
     segmenter: Annotated[str | None, "Chinese word segmenter: jieba, package.module:function, or none"] = None
     sentences: Annotated[Literal["cut", "lines"], "cut: split lines into sentences; lines: each line is one sentence"] = "cut"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ..artifacts import MANIFEST, read_json, resolve_path
-from ..config import Config, PosInt, from_dict
+from ..config import Config, NumProcesses, from_dict
 from ..console import Console
 from ..errors import UserError
 from ..evaluation.metric_names import resolve_best_metric
@@ -45,7 +45,7 @@ class SuiteRecipe(Config, frozen=True):
         default_factory=dict
     )
     seeds: Annotated[tuple[int, ...], "random seeds, one run each"] = (0, 1, 2)
-    jobs: Annotated[PosInt, "number of parallel processes"] = 1
+    jobs: Annotated[NumProcesses, "number of parallel processes"] = 1
 
 
 class PlannedRun(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from torch import nn
 
-from ..config import Config, NonNegInt, PosFloat, PosInt, Probability
+from ..config import Config, NonNegInt, NumLayers, PosFloat, PosInt, Probability
 from ..tokenization.tokenizer import Tokenizer
 from .embeddings import InputEmbeddingConfig
 from .mixers import Attention, LiteTransformer, Longformer, MixerConfig, Reformer, ReformerChunked
@@ -32,7 +32,7 @@ class LayerTypes(Config, frozen=True):
 class EncoderConfig(Config, frozen=True):
     """Architecture of an encoder; the defaults are BERT-base."""
 
-    num_hidden_layers: Annotated[NonNegInt, "number of transformer layers; 0: embeddings only"] = 12
+    num_hidden_layers: Annotated[NumLayers, "number of transformer layers; 0: embeddings only"] = 12
     num_hidden_groups: Annotated[
         PosInt | None, "number of distinct layers, shared by the others (1 in ALBERT); none: no sharing"
     ] = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ..config import Config, PosFloat, PosInt
+from ..config import Config, NumProcesses, PosFloat
 from ..console import Console
 from ..errors import UserError
 from ..evaluation.suite import SuiteRun, SuiteTable
@@ -68,7 +68,7 @@ class RaceRecipe(Config, frozen=True):
     )
     tuned: Annotated[dict[str, Any], "keys of `finetune` with all weights trained"] = msgspec.field(default_factory=dict)
     seeds: Annotated[tuple[int, ...], "random seeds of fine-tuning, one run each; pre-training runs once"] = (0, 1, 2)
-    jobs: Annotated[PosInt, "number of parallel processes"] = 1
+    jobs: Annotated[NumProcesses, "number of parallel processes"] = 1
     keep: Annotated[bool, "keep the fine-tuned models, not only their scores"] = False
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ..config import Config, Fraction, NonNegFloat, NonNegInt, PosFloat, PosInt
+from ..config import Config, Fraction, NonNegFloat, NonNegInt, NumMicroBatches, NumWorkers, PosFloat, PosInt
 from ..errors import UserError
 from .optim import Adamw, OptimizerConfig
 from .schedule import SchedulerType, resolve_warmup
@@ -18,7 +18,7 @@ class TrainConfig(Config, frozen=True):
     epochs: Annotated[PosFloat | None, "number of passes over the data (or give steps, or minutes)"] = None
     minutes: Annotated[PosFloat | None, "training time in minutes, resumed runs included (or give steps, or epochs)"] = None
     batch_tokens: Annotated[PosInt, "tokens per micro-batch (per forward and backward pass)"] = 8192
-    gradient_accumulation_steps: Annotated[PosInt, "micro-batches per optimizer update"] = 1
+    gradient_accumulation_steps: Annotated[NumMicroBatches, "micro-batches per optimizer update"] = 1
     learning_rate: Annotated[PosFloat, "learning rate at the peak of the schedule"] = 1e-4
     warmup_steps: Annotated[NonNegFloat, "linear warmup of the learning rate: steps, or below 1 a fraction of the run"] = 0.01
     lr_scheduler_type: Annotated[SchedulerType, "learning rate schedule after the warmup"] = "linear"
@@ -32,7 +32,7 @@ class TrainConfig(Config, frozen=True):
     compile: Annotated[bool, "use torch.compile: slower start, faster steps"] = False
     gradient_checkpointing: Annotated[bool, "recompute activations in the backward pass: less memory, slower"] = False
     full_determinism: Annotated[bool, "bitwise reproducible results on GPU, somewhat slower (on CPU they always are)"] = False
-    workers: Annotated[NonNegInt, "worker processes that prepare batches; 0: the main process does"] = 0
+    workers: Annotated[NumWorkers, "worker processes that prepare batches; 0: the main process does"] = 0
     save_every: Annotated[PosInt, "steps between checkpoints"] = 1000
     save_total_limit: Annotated[PosInt, "number of checkpoints to keep, the newest ones"] = 2
     average_checkpoints: Annotated[
