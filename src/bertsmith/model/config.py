@@ -98,14 +98,18 @@ class EncoderConfig(Config, frozen=True):
         0.02 fits BERT's width of 768. In a narrower model it makes attention scores, and thus their gradients, so small that
         the model stays at the unigram baseline for hundreds of steps; std * sqrt(hidden_size) as in BERT avoids that.
         """
-        default = BERT_INIT_STD * max(1.0, BERT_HIDDEN_SIZE / self.hidden_size) ** 0.5
+        default = BERT_INIT_STD * max(1.0, BERT_HIDDEN_SIZE / self.stack_size) ** 0.5
         return default if self.initializer_range is None else self.initializer_range
 
     @property
     def embedding_dim(self) -> int:
         """Dimension of the token, position and segment embeddings (before the projection to the hidden size)."""
-        stack_size = self.hidden_size // 2 if self.separates_directions else self.hidden_size
-        return self.embedding_size or stack_size if self.embeddings is None else stack_size
+        return self.embedding_size or self.stack_size if self.embeddings is None else self.stack_size
+
+    @property
+    def stack_size(self) -> int:
+        """The hidden size, or half of it where each of two directions has a stack of that size."""
+        return self.hidden_size // 2 if self.separates_directions else self.hidden_size
 
     @property
     def token_table_dim(self) -> int:

@@ -146,9 +146,8 @@ class Encoder(nn.Module):
 def _build_embedding_projection(config: EncoderConfig) -> nn.Module:
     """Projection from `embedding_size` to `hidden_size`, where they differ (ALBERT); a copy for each of two directions."""
     if config.separates_directions:
-        half_size = config.hidden_size // 2
-        is_projected = config.embedding_dim != half_size
-        return nn.Sequential(Linear(config.embedding_dim, half_size), Duplicate()) if is_projected else Duplicate()
+        is_projected = config.embedding_dim != config.stack_size
+        return nn.Sequential(Linear(config.embedding_dim, config.stack_size), Duplicate()) if is_projected else Duplicate()
     if config.embedding_size is None or config.embeddings:
         return nn.Identity()
     if config.reversible == "halves" and 2 * config.embedding_size == config.hidden_size:

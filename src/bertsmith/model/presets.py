@@ -224,7 +224,6 @@ def elmo_transformer(num_layers: int, hidden_size: int, num_heads: int, intermed
         type_vocab_size=0,
         embedding_norm=False,
         layer_norm_eps=1e-6,
-        initializer_range=round((hidden_size // 2) ** -0.5, 3),
         pooling="mean",
         pooler_act="none",
     )

@@ -155,6 +155,8 @@ def test_character_cnn_and_positions_are_shared_by_both_directions():
     layer = sum(parameter.numel() for parameter in model.encoder.stack.layers[0].parameters())
     assert layer == 2 * sum(p.numel() for p in nn.TransformerEncoderLayer(512, 8, 2048).parameters())
     BiLM().check(encoder)
+    one_direction = msgspec.structs.replace(encoder, mixer=Attention(num_attention_heads=8), hidden_size=512)
+    assert encoder.init_std == one_direction.init_std
 
 
 def test_seq2seq_decoder_of_bilm_encoder_is_one_stack():
