@@ -143,3 +143,24 @@ def test_a_stage_cleans_up_unless_a_later_signal_comes(cleanup_seconds, later, o
     stdout, stderr = process.communicate(timeout=20)
     assert (process.returncode, stdout) == (130, output)
     assert stderr == "interrupted: run the same command again to resume\n"
+
+
+FINALIZING = """
+import os, sys, time
+from bertsmith import signals
+signals.end_process_on_stop()
+class SlowEnd:
+    def __del__(self, write=os.write, sleep=time.sleep):
+        write(1, b"ending\\n")
+        sleep(1)
+sys.slow = SlowEnd()  # deleted after the handlers of Python
+"""
+
+
+@pytest.mark.parametrize("number", signals.STOP_SIGNALS)
+def test_a_signal_while_python_ends_changes_no_exit_status(number):
+    process = subprocess.Popen([sys.executable, "-c", FINALIZING], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ending\n"
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == 0

@@ -5,6 +5,7 @@ the same request: coreutils' `timeout` signals a process and then its group. A l
 has set to be ignored (`nohup`) stays ignored. This module imports nothing heavy, since it is the first to be imported.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -64,6 +65,7 @@ class StopRequest:
 def end_process_on_stop() -> None:
     """For a program of ours, before its imports: until a stage runs, and after it, a stop signal ends the process at once."""
     StopSignals(end_process, lambda signal_number: end_process()).install()
+    atexit.register(_ignore_stop_signals)  # registered first, called last: Python then restores what kills the process
     show_ignored = sys.unraisablehook
 
     def end_if_interrupted(ignored: Any) -> None:
@@ -127,6 +129,11 @@ def _on_first(action: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+def _ignore_stop_signals() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _raise_interrupt() -> NoReturn:
