@@ -110,10 +110,11 @@ def read_json(path: Path) -> Any:
 
 
 @contextmanager
-def atomic_folder(folder: Path, run: dict[str, Any] | None = None) -> Iterator[Path]:
+def atomic_folder(folder: Path, run: dict[str, Any] | None = None, sync: bool = True) -> Iterator[Path]:
     """Yields a temporary folder to write to; on success it gets a manifest and is renamed to `folder`.
 
-    An existing `folder` is replaced only then, whatever it holds: call `check_writable` first. `run` is as in `write_manifest`.
+    An existing `folder` is replaced only then, whatever it holds: call `check_writable` first. `run` and `sync` are as in
+    `write_manifest`.
     """
     folder = folder.absolute()  # so that `.` has a name too
     if os.path.lexists(folder) and not folder.is_dir():
@@ -121,7 +122,7 @@ def atomic_folder(folder: Path, run: dict[str, Any] | None = None) -> Iterator[P
     part, old = make_temp_folder(folder), temp_path(folder, is_old=True)
     try:
         yield part
-        write_manifest(part, None, run)
+        write_manifest(part, None, run, sync)
         if folder.exists():
             folder.replace(old)  # renamed first: removing takes a while, and a kill meanwhile would leave half a folder
         part.replace(folder)
@@ -134,15 +135,18 @@ def atomic_folder(folder: Path, run: dict[str, Any] | None = None) -> Iterator[P
     shutil.rmtree(old, ignore_errors=True)
 
 
-def write_manifest(folder: Path, names: Iterable[str] | None = None, run: dict[str, Any] | None = None) -> None:
-    """Write manifest.json with size and checksum of the named files (None: all files in the folder), synced to the disk before.
+def write_manifest(
+    folder: Path, names: Iterable[str] | None = None, run: dict[str, Any] | None = None, sync: bool = True
+) -> None:
+    """Write manifest.json with size and checksum of the named files (None: all files in the folder).
 
     All of them get the mode of a new file (0666 without the umask): some writers, such as safetensors' (0600), set their own.
+    sync: wait until the disk has the files; without it, a power cut may leave damaged ones, which the checksums tell.
     run: `identity` and `result` of the command that wrote the folder, if nothing else in it says so.
     """
     paths = sorted([folder / name for name in names] if names is not None else _list_files(folder))
     with ThreadPoolExecutor(1) as pool:  # the disk writes while checksums are computed
-        synced = pool.map(sync_file, paths)
+        synced = pool.map(sync_file, paths if sync else ())
         entries = {path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, checksum(path)) for path in paths}
         list(synced)
     write_json(folder / MANIFEST, Manifest(entries, run or msgspec.UNSET))

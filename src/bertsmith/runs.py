@@ -79,7 +79,8 @@ class Run:
 
         The newest `save_total_limit` checkpoints up to `step` remain. Later ones remain after a rollback, to be overwritten.
         """
-        with artifacts.atomic_folder(self.state / f"step-{step}") as temp_folder:
+        sync = save_total_limit == 1  # else the one before is on the disk, and serves after a power cut
+        with artifacts.atomic_folder(self.state / f"step-{step}", sync=sync) as temp_folder:
             for name, group in tensors.items():
                 # copies: safetensors refuses tensors that share memory
                 copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in group.items()}

@@ -113,20 +113,20 @@ def check_resumable(folder: Path, results: str, *own: str) -> Path:
 
 
 def check_only(folder: Path, *own_patterns: str) -> Path:
-    """Return `folder` if it does not exist, or if everything in it matches `own_patterns`: it may be replaced or removed."""
+    """Return `folder` if it does not exist, or holds only files that match `own_patterns`: it may be replaced or removed."""
     check_writable(folder, "*")
     if folder.is_symlink():
         raise UserError(f"{folder} is a symbolic link; remove it, or choose another out")
     for path in folder.iterdir() if folder.is_dir() else ():
-        if not any(path.match(pattern) for pattern in own_patterns):
+        if path.is_symlink() or not path.is_file() or not any(path.match(pattern) for pattern in own_patterns):
             problem = f"{folder} already exists and contains other files ({path.name})"
             raise UserError(f"{problem}; choose another out, or remove it")
     return folder
 
 
 @contextmanager
-def lock_output(out: Path) -> Iterator[None]:
-    """Exclusive lock (`.NAME.lock`) on an output, against two processes of this machine writing to it.
+def lock_output(out: Path, *beside: Path) -> Iterator[None]:
+    """Exclusive lock (`.NAME.lock`) on an output (and files `beside` it), against two processes of this machine writing to it.
 
     The lock ends with its process, however that ends. Once it is held, what a run that died left is removed.
     """
@@ -140,7 +140,7 @@ def lock_output(out: Path) -> Iterator[None]:
     except Timeout:
         raise UserError(f"another run is writing {out}; wait for it, or choose another out") from None
     try:
-        remove_leftovers(out.absolute())
+        remove_leftovers(out.absolute(), *beside)
         yield
     finally:
         path.unlink(missing_ok=True)  # still locked: a process that has opened it meanwhile finds out that it is removed
@@ -162,12 +162,12 @@ def is_locked(out: Path) -> bool:
         os.close(descriptor)
 
 
-def remove_leftovers(out: Path) -> None:
+def remove_leftovers(out: Path, *beside: Path) -> None:
     """Remove the temporary files and folders of a run that died, and put back a folder that it was about to replace.
 
     For whoever holds the lock of `out`. They are beside `out`, in it, in its `state/`, and in the `.part` folder of `prepare`.
     """
-    names = {out.name, f"{out.name}.part", f"{out.name}.part.json", f".{out.name}.run.json"}
+    names = {out.name, f"{out.name}.part", f"{out.name}.part.json", f".{out.name}.run.json", *(path.name for path in beside)}
     remove_temps(out.parent, names.__contains__)
     for folder in (out, out / "state", out.with_name(f"{out.name}.part")):
         if folder.is_dir() and not folder.is_symlink():

@@ -106,7 +106,7 @@ def _wrap(function: Callable[..., Any], check: Callable[[Any], None]) -> Callabl
 
 def _wrap_safetensors(check: Callable[[Any], None]) -> None:
     """Its files are opened and written in Rust, which announces nothing: count before and after it."""
-    with contextlib.suppress(ImportError):
+    if "torch" in sys.modules:  # else the command, too, would have to import it
         from bertsmith import tensors
 
         save_file = tensors.save_file

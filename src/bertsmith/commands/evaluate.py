@@ -16,7 +16,7 @@ from ..inference.predictor import Predictor, load
 from ..inference.runtime import Precision
 from ..reports.html import write_page
 from ..tokenization.tables import name_file
-from ..writing import check_only, lock_output, resolve_output, write_json
+from ..writing import check_only, check_writable, lock_output, resolve_output, write_json
 
 
 class Recipe(Config, frozen=True):
@@ -57,7 +57,8 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 def _check_out(recipe: Recipe) -> Path:
     """The output folder: new, or an older report and nothing else."""
-    return check_only(resolve_output(recipe.out or ""), "scores.json", "report.html", MANIFEST)
+    out = check_only(resolve_output(recipe.out or ""), "scores.json", "report.html", MANIFEST)
+    return out if (out / MANIFEST).is_file() else check_writable(out)
 
 
 def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, Evaluation, int]:

@@ -87,7 +87,7 @@ def export_vectors(
         raise UserError(f"{out} is a folder; give a file name ending in .txt, .bin or .npy")
     for file in vector_files(out):
         check_output_file(file, source, overwrite=True)
-    with lock_output(out):
+    with lock_output(out, *vector_files(out)):
         write_vectors(out, vectors, file_format, overwrite)
     console.info(f"{out}: {len(vectors):,} words, {vectors.vector_size} dimensions")
     return {"out": str(out), "words": len(vectors), "vector_size": vectors.vector_size, "sha256": checksum(out)}
