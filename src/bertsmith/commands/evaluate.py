@@ -18,6 +18,8 @@ from ..reports.html import write_page
 from ..tokenization.tables import name_file
 from ..writing import check_only, check_writable, lock_output, resolve_output, write_json
 
+REPORT_FILES = ("scores.json", "report.html", MANIFEST)
+
 
 class Recipe(Config, frozen=True):
     """The model, the file, and a second model to compare with."""
@@ -57,8 +59,8 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
 
 def _check_out(recipe: Recipe) -> Path:
     """The output folder: new, or an older report and nothing else."""
-    out = check_only(resolve_output(recipe.out or ""), "scores.json", "report.html", MANIFEST)
-    return out if (out / MANIFEST).is_file() else check_writable(out)
+    out = check_only(resolve_output(recipe.out or ""), *REPORT_FILES)
+    return out if all((out / name).is_file() for name in REPORT_FILES) else check_writable(out)
 
 
 def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, Evaluation, int]:
