@@ -45,8 +45,9 @@ def make_corpus(token_ids, lengths, sizes, word_starts=None):
     return corpus
 
 
-def make_loader(corpus, masking, sampler=None, seed=0, batch_tokens=65_536, mlm_probability=0.15, max_length=128):
-    collator = Collator(corpus.path, ClsSepPacking(), MlmTargets(masking, mlm_probability), seed)
+def make_loader(corpus, masking, sampler=None, seed=0, batch_tokens=65_536, mlm_probability=0.15, max_length=128, targets=None):
+    """Batches of these `targets`; by default those of MLM, with this masking."""
+    collator = Collator(corpus.path, ClsSepPacking(), targets or MlmTargets(masking, mlm_probability), seed)
     collator.__dict__["corpus"] = corpus
     return BatchLoader(
         collator, sampler or NextSentence(), np.arange(len(corpus.document_offsets) - 1), max_length, batch_tokens
