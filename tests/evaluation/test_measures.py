@@ -12,7 +12,7 @@ from bertsmith.metrics.intervals import bootstrap_interval
 from bertsmith.metrics.results import MetricResult
 from bertsmith.tasks import TokenClassification
 from bertsmith.tasks.conll_files import Sentence
-from bertsmith.tasks.scorers.conlleval import entity_scores
+from bertsmith.tasks.scorers.conlleval import MatchCounts, count_matches
 from bertsmith.tasks.token_classification import TokenClassificationPrediction
 from tests.support.evaluation import (
     MAKE_EVALUATION,
@@ -60,6 +60,14 @@ def test_confidence_interval_contains_score(kind):
     evaluation = MAKE_EVALUATION[kind]()
     for name, interval in evaluation.intervals.items():
         assert interval.low < interval.value == evaluation.metrics[name].score < interval.high, name
+
+
+def entity_scores(predicted, gold):
+    counts = count_matches(predicted, gold)
+    names = ("num_correct", "num_predicted", "num_gold")
+    total = MatchCounts(*(sum(getattr(c, name) for c in counts.values()) for name in names))
+    types = {f"f1.{name}": c.f1 for name, c in counts.items()}
+    return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **types}
 
 
 def test_entity_bootstrap_matches_scorer_on_resampled_sentences():

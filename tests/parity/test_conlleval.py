@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.tasks.scorers.conlleval import Entity, count_matches, entity_scores, get_entities, tag_accuracy
+from bertsmith.tasks.scorers.conlleval import Entity, count_matches, get_entities
+from bertsmith.tasks.token_classification import Sentence, TokenClassification, TokenClassificationPrediction
 
 # conlleval's rules for when a chunk ends and starts between two tags of the same type, as its documentation tables them;
 # where the types differ, a chunk ends unless the first tag is O, and one starts unless the second is.
@@ -98,16 +99,23 @@ def test_get_entities(tags, entities):
     assert get_entities(tags.split()) == entities
 
 
+def compute_metrics(predicted, gold):
+    task = TokenClassification(labels=("B-LOC", "B-PER", "I-LOC", "I-PER", "O"))
+    examples = [Sentence(tokens=tuple("x" * len(tags)), tags=tuple(tags)) for tags in gold]
+    return task.compute_metrics([TokenClassificationPrediction(tuple(tags)) for tags in predicted], examples)
+
+
 def test_entity_scores_by_hand():
     """Two of three predicted entities are correct, of four gold ones; the end of a sentence splits the last one."""
     gold = [["B-PER", "I-PER", "O", "B-LOC"], ["I-LOC", "O", "B-PER"]]
     predicted = [["B-PER", "I-PER", "O", "B-PER"], ["I-LOC", "O", "O"]]
-    scores = entity_scores(predicted, gold)
+    scores = compute_metrics(predicted, gold)
     assert scores["precision"] == pytest.approx(2 / 3) and scores["recall"] == pytest.approx(2 / 4)
     assert scores["f1"] == pytest.approx(2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
     assert scores["f1.LOC"] == pytest.approx(2 / 3) and scores["f1.PER"] == pytest.approx(1 / 2)
-    assert tag_accuracy(predicted, gold) == pytest.approx(5 / 7)
+    assert scores["accuracy"] == pytest.approx(5 / 7)
 
 
 def test_entity_scores_without_entities_are_zero():
-    assert entity_scores([["O"]], [["O"]]) == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+    expected = {"f1": 0.0, "precision": 0.0, "recall": 0.0, "f1.LOC": 0.0, "f1.PER": 0.0, "accuracy": 1.0}
+    assert compute_metrics([["O"]], [["O"]]) == expected

@@ -1,7 +1,7 @@
 """A task that defines only what every task must: the defaults of `Task` give it scores, mistakes, slices and answers."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -14,10 +14,10 @@ from bertsmith.evaluation.evaluate import Evaluation
 from bertsmith.evaluation.metric_names import resolve_best_metric
 from bertsmith.evaluation.slices import compute_slices
 from bertsmith.metrics.results import MetricResult
-from bertsmith.metrics.scores import accuracy
+from bertsmith.metrics.scores import accuracy, mean_score
 from bertsmith.objectives.supervised import Supervised
 from bertsmith.objectives.task_objective import build_task_objective
-from bertsmith.tasks import Task
+from bertsmith.tasks import Task, TaskConfig
 from bertsmith.tasks.base import Example, Prediction, RequestFields
 from bertsmith.tasks.requests import answer_row, parse_requests
 from bertsmith.tokenization.tokenizer import Tokenizer
@@ -91,3 +91,21 @@ def test_new_task_answers_requests_and_has_an_objective():
     with pytest.raises(UserError, match="question is not a field of this task"):
         parse_requests(task, "the way", None, {"question": "why"})
     assert isinstance(build_task_objective(task), Supervised)
+
+
+def derive(task, results):
+    """A task that derives and defines only what it measures."""
+    namespace = {
+        "metric_names": tuple(results),
+        "primary_metric": "mine",
+        "compute_metric_results": lambda self, predictions, examples: results,
+        "__annotations__": {"metric_names": ClassVar[tuple[str, ...]], "primary_metric": ClassVar[str]},
+    }
+    return type(f"My{task.__name__}", (task,), namespace, frozen=True, tag="mine")()
+
+
+@pytest.mark.parametrize("task", get_args(TaskConfig))
+def test_derived_task_reports_the_metrics_it_defines(task):
+    derived = derive(task, {"mine": MetricResult(mean_score, np.array([0.25, 0.75]), np.zeros(2))})
+    assert derived.compute_metrics([], []) == {"mine": 0.5} and resolve_best_metric(derived) == "mine"
+    assert Evaluation(derived, [], [], derived.compute_metrics([], [])).card["metrics"].keys() == {"mine"}

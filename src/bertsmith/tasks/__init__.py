@@ -1,6 +1,6 @@
 """Downstream tasks a model can be fine-tuned on: reading examples, encoding, decoding and metrics.
 
-To add a task, write its module, then add it to `TaskConfig` and `__all__` here.
+To add a task, write its module, then import it and add it to `TaskConfig` here.
 """
 
 from .base import Task

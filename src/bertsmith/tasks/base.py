@@ -183,12 +183,23 @@ class Task(Variant, frozen=True):
         raise NotImplementedError
 
     def compute_metric_results(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, MetricResult]:
-        """Each metric as a function of per-example values, so that any subset or resample of examples can be scored."""
+        """Each metric as a function of per-example values, so that any subset or resample of examples can be scored.
+
+        Every example is labeled (see `is_labeled`).
+        """
         raise NotImplementedError
 
+    def compute_corpus_metrics(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
+        """Metrics that are no function of per-example values, such as a best threshold: no confidence interval, no slices."""
+        return {}
+
     def compute_metrics(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
-        """Metric values by name."""
-        return {name: result.score for name, result in self.compute_metric_results(predictions, examples).items()}
+        """Values of all metrics on the labeled examples, in the order of `metric_names`."""
+        labeled = [i for i, example in enumerate(examples) if self.is_labeled(example)]
+        scored = [predictions[i] for i in labeled], [examples[i] for i in labeled]
+        values = {name: result.score for name, result in self.compute_metric_results(*scored).items()}
+        values |= self.compute_corpus_metrics(*scored)
+        return {name: values[name] for name in dict.fromkeys([*self.metric_names, *values]) if name in values}
 
     # Options of the model
 

@@ -137,27 +137,10 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         return weights / weights.sum(-1, keepdims=True)
 
-    def compute_metrics(
-        self, predictions: Sequence[ClassificationPrediction | MultiLabelPrediction], examples: Sequence[ClassificationExample]
-    ) -> dict[str, float]:
-        """accuracy (multi-label: subset accuracy), f1_macro, f1_micro, matthews; `f1` if `positive` is set."""
-        if self.multi_label:
-            predicted, gold = self.label_matrices(predictions, examples)
-            metrics = {
-                "accuracy": scores_.subset_accuracy,
-                "f1_macro": scores_.f1_macro_multi_label,
-                "f1_micro": scores_.f1_micro_multi_label,
-            }
-            return {name: float(metric(predicted, gold)) for name, metric in metrics.items()}
-        predicted_labels = [p.label for p in predictions if isinstance(p, ClassificationPrediction)]
-        gold_labels = [self._require_label(example) for example in examples]
-        names = ("accuracy", "f1_macro", "f1_micro", "matthews")
-        values = {name: float(scores_.METRICS[name](predicted_labels, gold_labels)) for name in names}
-        return values | ({"f1": float(scores_.f1(predicted_labels, gold_labels, self.positive))} if self.positive else {})
-
     def compute_metric_results(
         self, predictions: Sequence[Any], examples: Sequence[ClassificationExample]
     ) -> dict[str, MetricResult]:
+        """accuracy (multi-label: subset accuracy), f1_macro, f1_micro, matthews; `f1` if `positive` is set."""
         if self.multi_label:
             matrices = self.label_matrices(predictions, examples)
             multi_label = {

@@ -128,13 +128,6 @@ class MultipleChoice(TemplateTask, frozen=True, tag="choose"):
         logits = average_windows(outputs, replace(encoded, example_index=option_index), int(option_ends[-1]))[:, 0]
         return [_to_prediction(option_logits) for option_logits in np.split(logits, option_ends[:-1])]
 
-    def compute_metrics(
-        self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
-    ) -> dict[str, float]:
-        return {
-            "accuracy": float(scores_.accuracy([prediction.choice for prediction in predictions], self._gold_labels(examples)))
-        }
-
     def compute_metric_results(
         self, predictions: Sequence[MultipleChoicePrediction], examples: Sequence[MultipleChoiceExample]
     ) -> dict[str, MetricResult]:

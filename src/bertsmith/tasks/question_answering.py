@@ -175,34 +175,11 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
             for example, spans_and_null in zip(examples, best_per_example, strict=True)
         ]
 
-    def compute_metrics(
-        self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
-    ) -> dict[str, float]:
-        """exact and f1 (0 to 1), as in the official scripts; questions without references are left out.
-
-        With `no_answer` also for questions with and without an answer separately, and the best score over all thresholds
-        with that threshold.
-        """
-        scored, references = _with_references(predictions, examples)
-        exact, f1 = self._score_texts([prediction.answer for prediction in scored], references)
-        metrics = {"exact": float(exact.mean()), "f1": float(f1.mean())}
-        if not self.no_answer:
-            return metrics
-        has_answer = np.array([bool(example.answers) for example in references])
-        for name, subset in {"has_answer": has_answer, "no_answer": ~has_answer}.items():
-            if subset.any():
-                metrics |= {f"{name}_exact": float(exact[subset].mean()), f"{name}_f1": float(f1[subset].mean())}
-        (best_exact, exact_threshold), (best_f1, f1_threshold) = self._best_thresholds(scored, references)
-        return metrics | {
-            "best_exact": best_exact,
-            "best_exact_threshold": exact_threshold,
-            "best_f1": best_f1,
-            "best_f1_threshold": f1_threshold,
-        }
-
     def compute_metric_results(
         self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
     ) -> dict[str, MetricResult]:
+        """exact and f1 (0 to 1), as in the official scripts; with `no_answer` also for questions with and without an answer."""
+        _require_references(examples)
         exact, f1 = self.per_example_scores(predictions, examples)
         results = {"exact": mean_result(exact), "f1": mean_result(f1)}
         has_answer = np.array([bool(example.answers) for example in examples])
@@ -211,6 +188,20 @@ class QuestionAnswering(TemplateTask, frozen=True, tag="answer"):
                 results[f"{kind}_exact"] = ratio_result(exact * mask, mask)
                 results[f"{kind}_f1"] = ratio_result(f1 * mask, mask)
         return results
+
+    def compute_corpus_metrics(
+        self, predictions: Sequence[QuestionAnsweringPrediction], examples: Sequence[QuestionAnsweringExample]
+    ) -> dict[str, float]:
+        """With `no_answer` the best score over all thresholds, with that threshold."""
+        if not self.no_answer:
+            return {}
+        (best_exact, exact_threshold), (best_f1, f1_threshold) = self._best_thresholds(predictions, examples)
+        return {
+            "best_exact": best_exact,
+            "best_exact_threshold": exact_threshold,
+            "best_f1": best_f1,
+            "best_f1_threshold": f1_threshold,
+        }
 
     def is_labeled(self, example: QuestionAnsweringExample) -> bool:
         return example.answers is not None
@@ -350,6 +341,10 @@ def _with_references(
     pairs = [
         (prediction, example) for prediction, example in zip(predictions, examples, strict=True) if example.answers is not None
     ]
-    if not pairs:
-        raise UserError("no question has a gold answer to evaluate against; give a file with `answers`")
+    _require_references([example for _, example in pairs])
     return [prediction for prediction, _ in pairs], [example for _, example in pairs]
+
+
+def _require_references(examples: Sequence[QuestionAnsweringExample]) -> None:
+    if not examples:
+        raise UserError("no question has a gold answer to evaluate against; give a file with `answers`")

@@ -48,16 +48,10 @@ class TextRegression(TextPairTask[RegressionExample], frozen=True, tag="regress"
         """The single output is the score, averaged over windows."""
         return [RegressionPrediction(value) for value in average_windows(outputs, encoded, len(examples))[:, 0].tolist()]
 
-    def compute_metrics(
-        self, predictions: Sequence[RegressionPrediction], examples: Sequence[RegressionExample]
-    ) -> dict[str, float]:
-        """pearson and spearman correlation; nan if all predictions or all labels are equal."""
-        values, gold = np.array([prediction.score for prediction in predictions]), self._gold_values(examples)
-        return {name: float(scores_.METRICS[name](values, gold)) for name in ("pearson", "spearman")}
-
     def compute_metric_results(
         self, predictions: Sequence[RegressionPrediction], examples: Sequence[RegressionExample]
     ) -> dict[str, MetricResult]:
+        """pearson and spearman correlation; nan if all predictions or all labels are equal."""
         values, gold = np.array([prediction.score for prediction in predictions]), self._gold_values(examples)
         return {name: MetricResult(scores_.METRICS[name], values, gold) for name in self.metric_names}
 

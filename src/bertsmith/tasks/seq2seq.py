@@ -110,22 +110,19 @@ class Seq2Seq(Task, frozen=True, tag="generate"):
         """`outputs` are the generated ids of each example."""
         return [Seq2SeqPrediction(decode_text(ids)) for decode_text, ids in zip(encoded.metadata, outputs, strict=True)]
 
-    def compute_metrics(self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]) -> dict[str, float]:
-        """Corpus BLEU and chrF, mean ROUGE, and the fractions of predictions with equal text and with equal length."""
-        predicted, gold = self.comparison_texts(predictions, examples)
-        scores = {
-            "bleu": float(bleu.bleu_from_counts(bleu.bleu_counts(predicted, gold, self.bleu_tokenizer), np.zeros(len(gold))))
-        }
-        scores["chrf"] = bleu.chrf(predicted, gold)
-        return scores | {name: float(values.mean()) for name, values in self.per_example_scores(predictions, examples).items()}
-
     def compute_metric_results(
         self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
     ) -> dict[str, MetricResult]:
-        """All metrics but chrF, which has no confidence interval."""
+        """Corpus BLEU, mean ROUGE, and the fractions of predictions with equal text and with equal length."""
         counts = bleu.bleu_counts(*self.comparison_texts(predictions, examples), self.bleu_tokenizer)
         means = {name: mean_result(values) for name, values in self.per_example_scores(predictions, examples).items()}
         return {"bleu": MetricResult(bleu.bleu_from_counts, counts, np.zeros(len(counts))), **means}
+
+    def compute_corpus_metrics(
+        self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]
+    ) -> dict[str, float]:
+        """Corpus chrF."""
+        return {"chrf": bleu.chrf(*self.comparison_texts(predictions, examples))} if "chrf" in self.metric_names else {}
 
     def find_correct(self, predictions: Sequence[Seq2SeqPrediction], examples: Sequence[Seq2SeqExample]) -> NDArray[np.bool_]:
         return self.per_example_scores(predictions, examples)["exact"] == 1

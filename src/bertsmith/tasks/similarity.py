@@ -143,16 +143,10 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
             for score in cosine_similarity(vectors[::texts_per_example], vectors[1::texts_per_example]).tolist()
         ]
 
-    def compute_metrics(
-        self, predictions: Sequence[SimilarityPrediction], examples: Sequence[SimilarityExample]
-    ) -> dict[str, float]:
-        """spearman and pearson correlation; nan if all predictions or all scores are equal."""
-        scores, gold = np.array([prediction.score for prediction in predictions]), self._gold_scores(examples)
-        return {name: float(scores_.METRICS[name](scores, gold)) for name in ("spearman", "pearson")}
-
     def compute_metric_results(
         self, predictions: Sequence[SimilarityPrediction], examples: Sequence[SimilarityExample]
     ) -> dict[str, MetricResult]:
+        """spearman and pearson correlation; nan if all predictions or all scores are equal."""
         scores, gold = np.array([prediction.score for prediction in predictions]), self._gold_scores(examples)
         return {name: MetricResult(scores_.METRICS[name], scores, gold) for name in self.metric_names}
 

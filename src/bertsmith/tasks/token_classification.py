@@ -30,10 +30,8 @@ from .scorers.conlleval import (
     MatchCounts,
     are_span_tags,
     count_matches,
-    entity_scores,
     get_entities,
     split_tag,
-    tag_accuracy,
 )
 from .sequences import max_context_window, sliding_windows
 from .slicing import SliceMasks, count_masks
@@ -200,34 +198,15 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             emissions[index][window.tokens] = np.asarray(logits)[window.positions]
         return [self._to_prediction(sentence_emissions) for sentence_emissions in emissions]
 
-    def compute_metrics(
-        self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
-    ) -> dict[str, float]:
-        """Entity f1, precision and recall, f1 of each type (as in conlleval), and token accuracy.
-
-        Part-of-speech tags have only accuracy. Sentences without tags are left out.
-        """
-        pairs = [
-            (predicted.tags, example.tags)
-            for predicted, example in zip(predictions, examples, strict=True)
-            if example.tags is not None
-        ]
-        if not pairs:
-            raise UserError("no sentence has gold tags to evaluate against; give a file with tags")
-        self.check_scorable(examples, "")
-        predicted, gold = zip(*pairs, strict=True)
-        is_span_task = are_span_tags(sorted(set(chain.from_iterable(gold)) | set(self.labels)))
-        if not is_span_task:
-            return {"accuracy": tag_accuracy(predicted, gold)}
-        metrics = entity_scores(predicted, gold)
-        for name in self.entity_types:
-            metrics.setdefault(f"f1.{name}", 0.0)  # so that every file has the same metrics
-        return {**metrics, "accuracy": tag_accuracy(predicted, gold)}
-
     def compute_metric_results(
         self, predictions: Sequence[TokenClassificationPrediction], examples: Sequence[Sentence]
     ) -> dict[str, MetricResult]:
-        """Entities are counted per sentence once; a bootstrap resample then only sums counts."""
+        """Entity f1, precision and recall, f1 of each type (as in conlleval), and token accuracy, all of counts per sentence.
+
+        Part-of-speech tags have only accuracy.
+        """
+        if not examples:
+            raise UserError("no sentence has gold tags to evaluate against; give a file with tags")
         self.check_scorable(examples, "")
         pairs = list(zip(*_tag_sequences(predictions, examples), strict=True))
         num_correct = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs])

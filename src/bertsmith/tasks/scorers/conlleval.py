@@ -86,25 +86,3 @@ def count_matches(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[
     return {
         name: MatchCounts(num_correct[name], num_predicted[name], num_gold[name]) for name in sorted(num_predicted | num_gold)
     }
-
-
-def entity_scores(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Micro-averaged precision, recall and f1, and the f1 of each type as `f1.PER`; all from 0 to 1."""
-    counts_by_type = count_matches(predictions, gold)
-    total = MatchCounts(
-        sum(counts.num_correct for counts in counts_by_type.values()),
-        sum(counts.num_predicted for counts in counts_by_type.values()),
-        sum(counts.num_gold for counts in counts_by_type.values()),
-    )
-    type_f1 = {f"f1.{name}": counts.f1 for name, counts in counts_by_type.items() if name}
-    return {"f1": total.f1, "precision": total.precision, "recall": total.recall, **type_f1}
-
-
-def tag_accuracy(predictions: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> float:
-    """Fraction of tokens with the correct tag; 0 if there are no tokens."""
-    is_correct = [
-        predicted == expected
-        for predicted_tags, gold_tags in zip(predictions, gold, strict=True)
-        for predicted, expected in zip(predicted_tags, gold_tags, strict=True)
-    ]
-    return sum(is_correct) / len(is_correct) if is_correct else 0.0
