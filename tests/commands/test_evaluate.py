@@ -98,7 +98,9 @@ def test_evaluate_rejects_invalid_requests(finetuned, tiny_model, tmp_path):
     command = ["evaluate", f"model={finetuned / 'good'}"]
     dev = f"data={finetuned / 'dev.jsonl'}"
     unknown_label = write_jsonl(tmp_path / "strange.jsonl", [{"text": "the way", "label": "god"}])
-    assert "did you mean 'good'" in run_cli_error(*command, f"data={unknown_label}")
+    counted_wrong = run_cli(*command, f"data={unknown_label}", "--json")
+    assert "did you mean 'good'" in counted_wrong.stderr
+    assert json.loads(counted_wrong.stdout.splitlines()[-1])["scores"]["accuracy"] == 0
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").touch()
     assert "contains other files" in run_cli_error(*command, dev, f"out={tmp_path / 'full'}")

@@ -37,4 +37,5 @@ def test_preset_equals_published_config(name):
     imported, preset = config_from_hf(detect_family(config, name), config, name), canonicalize(PRESETS[name])
     # The presets have no dropout of attention weights, which fused attention kernels leave out.
     mixer = msgspec.structs.replace(imported.mixer, attention_dropout=0.0)
+    preset = msgspec.structs.replace(preset, initializer_range=preset.init_std)  # the default depends on the hidden size
     assert msgspec.structs.replace(imported, mixer=mixer) == preset
