@@ -69,6 +69,32 @@ def test_evaluation_averages_over_targets_and_does_not_affect_training(tmp_path)
     assert summary["evaluations"]["dev"]["mlm_loss"] == pytest.approx(expected, rel=1e-6)
 
 
+def without_targets(steps):
+    """The data, without targets in the micro-batches of these steps."""
+
+    def get_batch(k, done):
+        batch, none = toy.Data()(k, done), torch.full((8 + k % 5,), -100)
+        return toy.build_batch(batch.inputs.ids, none, none) if k // 2 in steps else batch
+
+    return get_batch
+
+
+@pytest.mark.parametrize(("steps", "log_every", "stopped_at"), [(40, 5, 10), (40, 1, 10), (40, 30, 30), (3, 10, 3)])
+def test_run_without_any_target_ends_in_an_error(tmp_path, steps, log_every, stopped_at):
+    config, done = msgspec.structs.replace(toy.CONFIG, steps=steps, log_every=log_every), []
+    trainer = toy.build_trainer(tmp_path, config, on_step=lambda step, row: done.append(step))
+    with pytest.raises(UserError, match=f"the first {stopped_at} updates have no target"):
+        trainer.fit(without_targets(range(steps)))
+    assert len(done) in (stopped_at, stopped_at - 1)  # the row is logged before on_step, or at the end
+
+
+@pytest.mark.parametrize("steps", [range(9), range(8, 12)])
+def test_some_updates_without_targets_are_no_error(tmp_path, steps):
+    config = msgspec.structs.replace(toy.CONFIG, log_every=1)
+    summary = toy.build_trainer(tmp_path, config).fit(without_targets(steps))
+    assert summary["step"] == 12 and summary["loss"] > 0
+
+
 def test_get_batch_receives_fraction_done(tmp_path):
     calls = []
     config = msgspec.structs.replace(toy.CONFIG, steps=4)

@@ -16,7 +16,7 @@ class LogProgress(msgspec.Struct):
     """What metrics.jsonl holds, and what its next row averages over."""
 
     learning_rate: float = 0.0  # of the last step
-    loss: float | None = None  # of the last row
+    loss: float | None = None  # of the last row with one; updates without targets have none
     metric_sums: dict[str, tuple[float, float]] = {}  # sum and count by metric, since that row
     metrics_bytes: int = 0  # size of metrics.jsonl
 

@@ -23,6 +23,7 @@ from .setup import TrainSetup, isolate_torch_state
 from .step import StepResult, UpdateStep, evaluate
 
 MAX_ROLLBACKS = 3  # after which training is given up
+MAX_STEPS_WITHOUT_TARGETS = 10  # from the start of a run
 
 BatchFn = Callable[[int, float], Batch[Any]]  # (index of the micro-batch, fraction of the run done)
 SeededBatches = list[tuple[int, Batch[Any]]]  # (dropout seed, micro-batch)
@@ -226,7 +227,12 @@ class Trainer:
         p, log, means = self.progress, self.progress.log, MetricSums(self.progress.log.metric_sums).means()
         if not means:
             return  # every update since the last row was skipped, and logged by _record
-        log.loss, log.metric_sums = means.get("loss"), {}
+        log.loss, log.metric_sums = means.get("loss", log.loss), {}
+        if log.loss is None and (p.step >= MAX_STEPS_WITHOUT_TARGETS or self._is_finished()):
+            raise UserError(
+                f"the batches of the first {p.step:,} updates have no target, so that there is no loss: the objective selects "
+                "nothing in these texts; check its settings, and that the tokenizer knows the texts' words"
+            )
         losses = {name: means[name] for name in list_losses(means)}
         state = {"learning_rate": log.learning_rate, "grad_norm": means["grad_norm"], "tokens": p.tokens}
         self.metrics.log(p.step, **{**losses, **state, **means})
