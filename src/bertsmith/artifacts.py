@@ -87,17 +87,17 @@ def detect_kind(folder: Path) -> FolderKind | None:
     return "tokenizer" if names & {"tokenizer.json", "vocab.txt"} else None
 
 
-def require_kind(folder: Path, wanted: str) -> None:
-    """Raise unless a folder is the `corpus`, `checkpoint` or `tokenizer` that is wanted, saying what it is and what to do."""
+def require_kind(folder: Path, expected: str) -> None:
+    """Raise unless a folder is the `corpus`, `checkpoint` or `tokenizer` that is expected, saying what it is and what to do."""
     kind = detect_kind(folder)
-    if kind == wanted or (kind in MODEL_KINDS and wanted == "checkpoint"):
+    if kind == expected or (kind in MODEL_KINDS and expected == "checkpoint"):
         return
-    noun = "bertsmith checkpoint" if wanted == "checkpoint" else wanted
+    noun = "bertsmith checkpoint" if expected == "checkpoint" else expected
     if kind is not None:
         problem = f"{folder} is {_with_article(kind)}, not a {noun}"
     else:
         problem = f"{folder} is not a {noun} folder" if folder.exists() else f"there is no folder {folder}"
-    raise UserError(f"{problem}; {_way_out(folder, kind, wanted)}")
+    raise UserError(f"{problem}; {_way_out(folder, kind, expected)}")
 
 
 def read_json(path: Path) -> Any:
@@ -220,24 +220,24 @@ def _with_article(kind: FolderKind) -> str:
     return {"word vectors": "a folder of word vectors", "unfinished run": "an unfinished run"}.get(kind, f"a {kind}")
 
 
-def _way_out(folder: Path, kind: FolderKind | None, wanted: str) -> str:
-    """How to get a folder of the wanted kind, as the end of an error message."""
+def _way_out(folder: Path, kind: FolderKind | None, expected: str) -> str:
+    """How to get a folder of the expected kind, as the end of an error message."""
     if kind == "unfinished run":
         return "it has not finished: run the same command again to resume"
     if kind == "Hugging Face folder":
         return f"convert it with `bertsmith import source={folder} out=...`, and give that folder"
     if folder.is_file():
         return f"to convert a word vector file, run `bertsmith import source={folder} out=...`"
-    if wanted == "corpus":
+    if expected == "corpus":
         tokenizer = f"tokenizer={folder} " if kind else ""
         return f"create one with `bertsmith prepare {tokenizer}texts=FILES out=...`"
-    if wanted == "tokenizer":  # every other kind has one
+    if expected == "tokenizer":  # every other kind has one
         return "give a tokenizer folder, a tokenizer.json or a vocab.txt"
     if kind == "corpus":
         return f"train one on it with `bertsmith pretrain corpus={folder} out=...`"
-    if wanted == "run":
+    if expected == "run":
         return "give the output folder of `pretrain` or `finetune`, finished or not"
-    return f"give the output folder of {'' if wanted == 'checkpoint' else '`prepare`, '}`pretrain`, `finetune` or `import`"
+    return f"give the output folder of {'' if expected == 'checkpoint' else '`prepare`, '}`pretrain`, `finetune` or `import`"
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -34,9 +34,9 @@ _WAYS_OUT = {
 
 def explain_os_error(error: OSError) -> str:
     """A failed operation of the system in one line: what, where, and a way out."""
-    places = [str(place) for place in (error.filename, error.filename2) if place is not None]
+    paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
     what = error.strerror or str(error) or type(error).__name__
-    problem = f"{' -> '.join(places)}: {what}" if places else what
+    problem = f"{' -> '.join(paths)}: {what}" if paths else what
     way_out = _WAYS_OUT.get(error.errno or 0)
     return f"{problem}; {way_out}" if way_out else problem
 

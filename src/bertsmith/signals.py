@@ -77,7 +77,7 @@ def end_process_on_stop() -> None:
 
 
 def end_process() -> NoReturn:
-    """Exit now, with one line. As after a kill, the same command goes on with what is on disk."""
+    """Exit now, with one line. As after a kill, the same command resumes from what is on disk."""
     show_cursor = "\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
     with suppress(OSError):  # the terminal may be gone
         os.write(2, f"{show_cursor}interrupted: {RESUME_HINT}\n".encode())

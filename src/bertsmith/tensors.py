@@ -12,7 +12,7 @@ from .writing import temp_path
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write the file whole or not at all; a link at `path` is replaced, not followed."""
+    """Write the file atomically; a link at `path` is replaced, not followed."""
     part = temp_path(path)
     try:
         save_file(tensors, part)

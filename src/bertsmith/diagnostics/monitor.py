@@ -14,13 +14,13 @@ from .run_checks import (
 from .run_log import RunSettings, TrainingLog, read_log
 
 CHECK_AT = (0.25, 0.5, 0.75)  # fractions of the run
-# A healthy model may stay at the unigram baseline for a while: it is told after this fraction of the run, or so many steps.
+# A healthy model may stay at the unigram baseline for a while: the warning comes after this fraction, or so many steps.
 BASELINE_AFTER, BASELINE_AFTER_STEPS = 0.75, 10_000
 MIN_STEPS = 100  # of a run that is expected to have learned something
 
 
 class RunMonitor:
-    """Checks the log of the run in `folder` a few times during the run, and at its end; each problem is told once.
+    """Checks the log of the run in `folder` a few times during the run, and at its end; each problem is reported once.
 
     unigram_entropy: of the corpus, in nats per token; None for runs that are not compared with the unigram baseline.
     """
@@ -28,7 +28,7 @@ class RunMonitor:
     def __init__(self, folder: Path, run: RunSettings, unigram_entropy: float | None = None) -> None:
         self.folder, self.run, self.unigram_entropy = folder, run, unigram_entropy
         self._checked: float | None = None  # fraction of the run at the last check; None before the first row of this session
-        self._told: set[str] = set()  # names of findings
+        self._reported: set[str] = set()  # names of findings
 
     def check(self, fraction_done: float) -> Iterator[str]:
         """Warnings after a row of the log; a resumed run does not repeat the checks before its checkpoint."""
@@ -57,7 +57,7 @@ class RunMonitor:
 
     def _describe_problems(self, findings: list[Finding], log: TrainingLog) -> Iterator[str]:
         for finding in findings:
-            if finding.severity == "problem" and finding.name not in self._told:
-                self._told.add(finding.name)
+            if finding.severity == "problem" and finding.name not in self._reported:
+                self._reported.add(finding.name)
                 setting = f" ({finding.setting})" if finding.setting else ""
                 yield f"step {log.steps:,}: {finding.name}: {finding.observation}; {finding.suggestion}{setting}"

@@ -51,7 +51,7 @@ class Evaluation:
 
 
 def warn_of_unknown_labels(task: Task, examples: Sequence[Any], console: Console) -> None:
-    """A line for each label that the task lacks: where it is first, how often, and a label that is spelt similarly."""
+    """A line for each label that the task lacks: where it is first, how often, and a label with a similar spelling."""
     for label, found in list((unknown := task.find_unknown_labels(examples)).items())[:MAX_UNKNOWN_LABELS]:
         matches = get_close_matches(label, getattr(task, "labels", ()), n=1)
         hint = f"; did you mean {matches[0]!r}?" if matches else ""

@@ -204,7 +204,7 @@ def _rewrite_model(
         model, size = widened, 4 * model.config.encoder.hidden_size
         changes.append(f"feedforward: padded with zeros to {size} units, 4 * hidden_size, as {architecture.name} requires")
     if task is not None and task.logit_temperature != 1:
-        model = _fold_temperature(model, task.logit_temperature)  # told by `Task.export_notes`
+        model = _fold_temperature(model, task.logit_temperature)  # reported by `Task.export_notes`
     return model, tuple(changes)
 
 
