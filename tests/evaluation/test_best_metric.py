@@ -1,13 +1,14 @@
 """The best checkpoint and seed are chosen by the primary metric of the task, or by `metric_for_best_model`."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bertsmith.tasks import QuestionAnswering, TextClassification
+from bertsmith.tasks import QuestionAnswering, TextClassification, TextRegression
 from tests.support.cli import run_cli_json
-from tests.support.rows import squad_paragraph, write_jsonl
+from tests.support.rows import regression_row, squad_paragraph, write_jsonl
 from tests.support.texts import WORDS
 
 FAST = ["max_length=32", "train.batch_tokens=512", "train.learning_rate=1e-3"]
@@ -26,12 +27,17 @@ def write_multi_label(path, count):
     return write_jsonl(path.with_suffix(".jsonl"), rows)
 
 
+def write_regression(path, count):
+    return write_jsonl(path.with_suffix(".jsonl"), [regression_row(np.random.default_rng(i)) for i in range(count)])
+
+
 # The task, its command line, its files, the metric it lists first, and its primary metric.
 KINDS = {
     "answer": (QuestionAnswering, ["task=answer"], write_questions, "exact", "f1"),
     "many": (TextClassification, ["task=classify", "task.multi_label=true"], write_multi_label, "accuracy", "f1_micro"),
+    "error": (TextRegression, ["task=regress"], write_regression, "pearson", "pearson"),
 }
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", ["answer", "many"])
 
 
 @pytest.fixture
@@ -90,6 +96,30 @@ def test_best_seed_is_chosen_by_primary_metric(monkeypatch, finetune_command, ki
     assert (result["seed"], result["metric"]) == ((5, first) if is_named else (6, primary))
     assert result["dev"] == result["seeds"][str(result["seed"])]
     assert result["mean"] == pytest.approx({first: 0.5, primary: 0.4})
+
+
+def compute_errors(monkeypatch, task, values):
+    """The metrics of the task are errors, and their values on the dev file those of successive evaluations."""
+    compute_results, errors = task.compute_metric_results, iter(values)
+
+    def compute_metric_results(*args):
+        return {name: replace(result, lower_is_better=True) for name, result in compute_results(*args).items()}
+
+    monkeypatch.setattr(task, "compute_metric_results", compute_metric_results)
+    monkeypatch.setattr(task, "compute_metrics", lambda *_: dict.fromkeys(task.metric_names, next(errors)))
+
+
+@pytest.mark.parametrize("kind", ["error"])
+def test_early_stopping_restores_checkpoint_of_the_lowest_error(monkeypatch, finetune_command):
+    compute_errors(monkeypatch, TextRegression, [0.8, 0.2, 0.9, 0.5, 0.3])  # at steps 2, 4, 6, 8, and at the end
+    result = run_cli_json(*finetune_command, "train.steps=20", "train.eval_every=2", "train.early_stopping_patience=2")
+    assert (result["best_step"], result["step"]) == (4, 8) and result["lower_is_better"] == ["pearson", "spearman"]
+
+
+@pytest.mark.parametrize("kind", ["error"])
+def test_best_seed_is_that_of_the_lowest_error(monkeypatch, finetune_command):
+    compute_errors(monkeypatch, TextRegression, [0.5, 0.2, 0.8])
+    assert run_cli_json(*finetune_command, "train.steps=1", "seeds=[4,5,6]")["seed"] == 5
 
 
 @pytest.mark.parametrize("kind", ["many"])

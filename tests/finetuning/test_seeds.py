@@ -47,6 +47,13 @@ def train_with_score(score_by_seed, trained):
     return run_seed
 
 
+def test_best_seed_by_an_error_has_the_lowest_and_undefined_errors_are_worst(tmp_path):
+    run, trained = Run(tmp_path / "out", "identity", Console(quiet=True)), []
+    train = train_with_score({3: None, 4: 0.7, 5: 0.2}, trained)
+    result = run_seeds(recipe_of(run.folder), run, [3, 4, 5], lambda *args: train(*args) | {"lower_is_better": ["f1"]})
+    assert result["seed"] == 5 and result["dev"]["f1"] == 0.2
+
+
 def test_best_seed_is_published_and_undefined_scores_are_lowest(tmp_path):
     trained = []
     run = Run(tmp_path / "out", "identity", Console(quiet=True))

@@ -6,11 +6,12 @@ from typing import ClassVar, get_args
 import numpy as np
 import pytest
 
+from bertsmith.console import Console
 from bertsmith.errors import UserError
 from bertsmith.evaluation.calibration import compute_calibration
 from bertsmith.evaluation.confusion import compute_confusion, compute_label_counts, compute_majority_baseline
 from bertsmith.evaluation.errors import find_mistakes
-from bertsmith.evaluation.evaluate import Evaluation
+from bertsmith.evaluation.evaluate import Evaluation, warn_of_unknown_labels
 from bertsmith.evaluation.metric_names import resolve_best_metric
 from bertsmith.evaluation.slices import compute_slices
 from bertsmith.metrics.results import MetricResult
@@ -109,3 +110,23 @@ def test_derived_task_reports_the_metrics_it_defines(task):
     derived = derive(task, {"mine": MetricResult(mean_score, np.array([0.25, 0.75]), np.zeros(2))})
     assert derived.compute_metrics([], []) == {"mine": 0.5} and resolve_best_metric(derived) == "mine"
     assert Evaluation(derived, [], [], derived.compute_metrics([], [])).card["metrics"].keys() == {"mine"}
+
+
+@dataclass(frozen=True)
+class NamedExample(Example):
+    label: str | tuple[str, ...] | None
+
+
+class Named(Parity, frozen=True, tag="named"):
+    """A task with fixed labels that does not define what an unknown one counts as."""
+
+    labels: tuple[str, ...] = ("even", "odd")
+
+
+@pytest.mark.parametrize("label", ["od", ("even", "od")])
+def test_unknown_label_of_a_new_task_is_an_error_with_its_line(label):
+    examples = [NamedExample(known, source="dev.txt", line=1) for known in ("even", ("odd", "even"), None)]
+    warn_of_unknown_labels(Named(), examples, Console(quiet=True))
+    examples.append(NamedExample(label, source="dev.txt", line=2))
+    with pytest.raises(UserError, match=r"dev\.txt, line 2: 'od' is not a label of this task; did you mean 'odd'\?"):
+        warn_of_unknown_labels(Named(), examples, Console(quiet=True))

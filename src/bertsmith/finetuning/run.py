@@ -86,14 +86,19 @@ class FinetuneRun:
         return self.predictor.model
 
     def score(self) -> float:
-        """The metric on the dev examples, with the current weights (for early stopping and the best checkpoint)."""
+        """The metric on the dev examples, with the current weights (for early stopping and the best checkpoint).
+
+        Negated where lower is better, so that the highest score is always the best.
+        """
         was_training = self.model.training
         self.predictor.task = task = self.objective.finalize_task(self.model)
         self.model.eval()
         outputs = self.predictor.compute_outputs(self.encoded_dev)
-        scores = task.compute_metrics(task.decode(outputs, self.encoded_dev, self.examples.dev), self.examples.dev)
+        predictions = task.decode(outputs, self.encoded_dev, self.examples.dev)
+        scores = task.compute_metrics(predictions, self.examples.dev)
         self.model.train(was_training)
-        return scores[self.metric]
+        is_error = task.is_lower_better(self.metric, predictions, self.examples.dev)
+        return -scores[self.metric] if is_error else scores[self.metric]
 
     @cached_property
     def encoded_dev(self) -> EncodedExamples:
@@ -182,10 +187,16 @@ def _warn_of_problems(monitor: RunMonitor, dev: Evaluation | None, console: Cons
 
 
 def _build_result(summary: dict[str, Any], run: FinetuneRun, scores: FinalScores) -> dict[str, Any]:
-    """The training summary, the scores on the dev and test files, and the name of the metric that seeds are compared by."""
+    """The training summary, the scores on the dev and test files, and the name of the metric that seeds are compared by.
+
+    `lower_is_better` lists the metrics that are errors, if there are any.
+    """
     names = ("step", "best_step", "loss", "tokens", "seconds", "skipped_steps", "rollbacks")
     result = {name: summary[name] for name in names} | {"examples": len(run.examples.train), "dev": {}}
-    result |= {"dev": scores.dev.scores, "metric": run.metric} if scores.dev else {}
+    if scores.dev:
+        result |= {"dev": scores.dev.scores, "metric": run.metric}
+        lower_is_better = [name for name, metric in scores.dev.metrics.items() if metric.lower_is_better]
+        result |= {"lower_is_better": lower_is_better} if lower_is_better else {}
     result |= {"test": scores.test.scores} if scores.test else {}
     evaluations = {"dev": scores.dev, "test": scores.test}
     unknown = {name: labels for name, evaluation in evaluations.items() if evaluation and (labels := evaluation.unknown_labels)}

@@ -21,7 +21,8 @@ def run_seeds(
 ) -> dict[str, Any]:
     """`run_seed(seed, folder)` for each seed, in folders under `out` that are removed when the best model is published.
 
-    The best is the highest in the metric that the result's `metric` names. Finished seeds are not repeated on resume.
+    The best is the highest in the metric that the result's `metric` names, or the lowest if it is an error.
+    Finished seeds are not repeated on resume.
     """
     if len(set(seeds)) < len(seeds):
         raise UserError(f"seeds={list(seeds)} contains duplicates; give each seed once")
@@ -31,7 +32,8 @@ def run_seeds(
     results = {seed: run_seed(seed, out / "seeds" / f"seed-{seed}") for seed in seeds}
     scores_by_seed = _collect_scores(results, "dev")
     metric = results[seeds[0]]["metric"]
-    best_seed = max(seeds, key=lambda seed: _nan_as_lowest(scores_by_seed[seed][metric]))
+    sign = -1 if metric in results[seeds[0]].get("lower_is_better", ()) else 1
+    best_seed = max(seeds, key=lambda seed: _nan_as_lowest(sign * scores_by_seed[seed][metric]))
     result = {key: value for key, value in results[best_seed].items() if key not in ("out", "created")}
     result |= {
         "seeds": {str(seed): scores for seed, scores in scores_by_seed.items()},

@@ -6,6 +6,7 @@ Sequences of texts are built in `sequences.py`.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
@@ -124,6 +125,13 @@ class Confidences(NamedTuple):
     target_probs: NDArray[np.float64] | None = None
 
 
+def unknown_label_error(location: str, label: str, labels: Sequence[str]) -> UserError:
+    """For a label that is not one of the task's `labels`."""
+    matches = get_close_matches(label, labels, n=1)
+    hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(labels)}"
+    return UserError(f"{location}: {label!r} is not a label of this task; {hint}")
+
+
 class Task(Variant, frozen=True):
     """Base class of tasks.
 
@@ -195,11 +203,19 @@ class Task(Variant, frozen=True):
 
     def compute_metrics(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
         """Values of all metrics on the labeled examples, in the order of `metric_names`."""
-        labeled = [i for i, example in enumerate(examples) if self.is_labeled(example)]
-        scored = [predictions[i] for i in labeled], [examples[i] for i in labeled]
+        scored = self._select_labeled(predictions, examples)
         values = {name: result.score for name, result in self.compute_metric_results(*scored).items()}
         values |= self.compute_corpus_metrics(*scored)
         return {name: values[name] for name in dict.fromkeys([*self.metric_names, *values]) if name in values}
+
+    def is_lower_better(self, metric: str, predictions: Sequence[Any], examples: Sequence[Any]) -> bool:
+        """Whether the metric is an error, as its result says."""
+        result = self.compute_metric_results(*self._select_labeled(predictions, examples)).get(metric)
+        return result is not None and result.lower_is_better
+
+    def _select_labeled(self, predictions: Sequence[Any], examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        labeled = [i for i, example in enumerate(examples) if self.is_labeled(example)]
+        return [predictions[i] for i in labeled], [examples[i] for i in labeled]
 
     # Options of the model
 
@@ -268,7 +284,15 @@ class Task(Variant, frozen=True):
         return True
 
     def find_unknown_labels(self, examples: Sequence[Any]) -> dict[str, list[Any]]:
-        """Examples by each of their labels that the task does not have; each of these counts as an error of the model."""
+        """Examples by each of their labels that the task does not have; each of these counts as an error of the model.
+
+        By default there can be none: the first raises UserError.
+        """
+        for example in examples if self.labels else []:
+            value = getattr(example, self.label_fields[0], None)
+            for label in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(label, str) and label not in self.labels:
+                    raise unknown_label_error(example.location, label, self.labels)
         return {}
 
     def check_scorable(self, examples: Sequence[Any], path: str) -> None:

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,7 +17,7 @@ from ..metrics import calibration
 from ..metrics import scores as scores_
 from ..metrics.results import MetricResult
 from ..tokenization.tokenizer import Tokenizer
-from .base import Confidences, EncodedExamples, LossKind, ModelOutputs, Prediction
+from .base import Confidences, EncodedExamples, LossKind, ModelOutputs, Prediction, unknown_label_error
 from .mistakes import Mistake, nll, text_spans
 from .scorers.conlleval import MatchCounts
 from .sequences import average_windows
@@ -329,9 +328,7 @@ class TextClassification(TextPairTask[ClassificationExample], frozen=True, tag="
     def _check_labels(self, labels: Iterable[str], location: str) -> None:
         for label in labels:
             if label not in self.labels:
-                matches = get_close_matches(label, self.labels, n=1)
-                hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(self.labels)}"
-                raise UserError(f"{location}: {label!r} is not a label of this task; {hint}")
+                raise unknown_label_error(location, label, self.labels)
 
     def _label_ids(self, examples: Sequence[ClassificationExample]) -> NDArray[np.int64]:
         """(examples,); UNKNOWN_LABEL for a label that the task lacks."""
