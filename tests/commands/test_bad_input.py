@@ -103,7 +103,7 @@ BAD_CALLS = {
     "candidates that are one text": lambda predictor: predictor.fill("the [MASK]", candidates="way"),
     "candidates that are one number": lambda predictor: predictor.fill("the [MASK]", candidates=5),
     "candidates that are numbers": lambda predictor: predictor.fill("the [MASK]", candidates=[1]),
-    "a list to fill": lambda predictor: predictor.fill(["the [MASK]"]),
+    "a number in a list to fill": lambda predictor: predictor.fill(["the [MASK]", 5]),
     "nothing to fill": lambda predictor: predictor.fill(None),
     "fewer than no words": lambda predictor: predictor.fill("the [MASK]", top_k=-1),
     "fewer than no words iteratively": lambda predictor: predictor.fill("the [MASK]", top_k=0, iterative=True),

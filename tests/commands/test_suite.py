@@ -229,7 +229,7 @@ def test_suite_rejects_unknown_dev_label_before_training(suite, tmp_path, monkey
 
 
 def test_suite_requires_dev_file(suite, tmp_path):
-    suite.write_text(suite.read_text().replace(f', dev = "{tmp_path}/mood-dev.jsonl"', ""))
+    suite.write_text(suite.read_text().replace(f', dev = "{tmp_path}/mood-dev.jsonl"', ", validation_split = 0"))
     assert "tasks.mood: a suite needs a dev file; set data.dev" in run_cli_error("suite", suite, f"out={tmp_path / 'out'}")
 
 
