@@ -290,6 +290,17 @@ def test_suite_table_shows_nan_as_dash():
     assert table.rows()[1] == ["one", "–", "–"] and "–" in parse_page(render_page(table, 0)).text
 
 
+def test_suite_best_of_errors_is_the_lowest_and_of_scores_and_errors_none():
+    runs = [
+        SuiteRun(model, task, 0, {metric: value}, (metric,), ("loss",))
+        for model, value in (("one", 0.25), ("two", 0.75))
+        for task, metric in (("x", "loss"), ("y", "f1"))
+    ]
+    table = SuiteTable(("one", "two"), ("x", "y"), runs)
+    assert table.best_mean("x") == 0.25 and table.best_mean("y") == 0.75 and np.isnan(table.best_mean("average"))
+    assert SuiteTable(("one", "two"), ("x",), runs[::2]).best_mean("average") == 0.25
+
+
 def test_suite_page_shows_best_of_column_in_bold():
     page = render_page(SuiteTable(("one", "two"), ("x", "y"), make_runs()), 0).decode()
     assert page.count('<b class="best">') == 3

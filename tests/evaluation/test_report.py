@@ -1,6 +1,7 @@
 """The evaluation report: a self-contained, well-formed page with the scores and findings."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -12,8 +13,16 @@ from bertsmith.evaluation.summary import build_details, build_scores, summarize
 from bertsmith.metrics.intervals import ConfidenceInterval
 from bertsmith.reports.charts import compute_axis_range, whisker
 from bertsmith.tasks.classification import ClassificationExample
+from bertsmith.tasks.regression import TextRegression
 from bertsmith.tokenization.tokenizer import Tokenizer
-from tests.support.evaluation import MAKE_EVALUATION, degrade, evaluation_from_logits, make_classification, make_tagging
+from tests.support.evaluation import (
+    MAKE_EVALUATION,
+    degrade,
+    evaluation_from_logits,
+    make_classification,
+    make_regression,
+    make_tagging,
+)
 from tests.support.html import parse_page
 
 MAKE_OTHER = {"classify": degrade}
@@ -113,3 +122,15 @@ def test_whisker_is_clipped_to_axis_range():
         whisker(float("nan"), float("nan"), float("nan"), limits) == ""
         and compute_axis_range([1.0, 1.0])[0] < compute_axis_range([1.0, 1.0])[1]
     )
+
+
+def test_report_names_the_model_with_the_lower_error_as_better(tokenizer, monkeypatch):
+    compute_results = TextRegression.compute_metric_results
+
+    def compute_errors(*args):
+        return {name: replace(result, lower_is_better=True) for name, result in compute_results(*args).items()}
+
+    monkeypatch.setattr(TextRegression, "compute_metric_results", compute_errors)
+    lower, higher = make_regression(noise=2.0), make_regression(noise=0.1)
+    page = parse_page(render_report(summarize_evaluation(lower, tokenizer, higher))).text
+    assert "model has the better Pearson correlation" in page

@@ -183,7 +183,8 @@ def _describe_significance(summary: EvaluationSummary, model: str, other: str) -
     p_text = f"p {'= ' if not p < 0.001 else ''}{format_p_value(p)}"
     if math.isnan(p) or p >= 0.05:
         return f"The difference in {name} is not statistically significant ({p_text})."
-    better = model if difference.difference.value > 0 else other
+    is_error = summary.evaluation.metrics[difference.name].lower_is_better
+    better = model if (difference.difference.value > 0) != is_error else other
     return f"{better} has the better {name}; the difference is statistically significant ({p_text})."
 
 

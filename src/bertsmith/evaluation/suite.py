@@ -16,13 +16,17 @@ SPREAD_CAPTION = "Mean and standard deviation over seeds. Where the intervals ov
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """One model fine-tuned on one task with one seed; `score` is the mean of its `metrics`."""
+    """One model fine-tuned on one task with one seed; `score` is the mean of its `metrics`.
+
+    lower_is_better: the metrics that are errors.
+    """
 
     model: str
     task: str
     seed: int
     scores: dict[str, float]
     metrics: tuple[str, ...]
+    lower_is_better: tuple[str, ...] = ()
 
     @property
     def score(self) -> float:
@@ -83,9 +87,21 @@ class SuiteTable:
         return str(self.cell(model, task) or ("failed" if failed else ""))
 
     def best_mean(self, task: str) -> float:
-        """The highest mean in a column; NaN for an empty one."""
+        """The best mean in a column: the lowest of errors; NaN for an empty column, or one of scores and errors together."""
         means = [cell.mean for model in self.models if (cell := self.cell(model, task)) and not math.isnan(cell.mean)]
-        return max(means, default=math.nan)
+        directions = self._directions(task)
+        if len(directions) > 1:
+            return math.nan
+        return (min if self.is_error(task) else max)(means, default=math.nan)
+
+    def is_error(self, task: str) -> bool:
+        """Whether lower is better in a column."""
+        return self._directions(task) == {True}
+
+    def _directions(self, task: str) -> set[bool]:
+        """Whether lower is better, of the metrics of a column."""
+        errors = {(run.task, name) for run in self.runs for name in run.lower_is_better}
+        return {(run.task, name) in errors for run in self.runs if task in (run.task, AVERAGE) for name in run.metrics}
 
     def to_dict(self) -> dict[str, Any]:
         """For scores.json: mean, standard deviation and number of seeds by model and task; all runs; all failures."""

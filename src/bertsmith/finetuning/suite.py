@@ -104,8 +104,9 @@ class _SuiteScheduler:
     def on_job_end(self, job: Job, error: str | None) -> list[Job]:
         planned = self.plan[job.name]
         if error is None:
+            scores, errors = read_scores(planned.recipe)
             self.done[job.name] = SuiteRun(
-                planned.model, planned.task, planned.recipe.seed, read_scores(planned), self.metrics[planned.task]
+                planned.model, planned.task, planned.recipe.seed, scores, self.metrics[planned.task], errors
             )
         else:
             self.failures[job.name] = SuiteFailure(planned.model, planned.task, planned.recipe.seed, error)
@@ -129,10 +130,11 @@ def run_planned(planned: PlannedRun, progress: str, quiet: bool) -> None:
     finetune(planned.recipe, quiet)
 
 
-def read_scores(planned: PlannedRun) -> dict[str, float]:
-    """Dev scores of a finished run (null in JSON: nan)."""
-    scores = read_json(Path(planned.recipe.out) / "card.json")["result"]["dev"]
-    return {name: math.nan if value is None else float(value) for name, value in scores.items()}
+def read_scores(recipe: FinetuneRecipe) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Dev scores of a finished run (null in JSON: nan), and the names of those that are errors."""
+    result = read_json(Path(recipe.out) / "card.json")["result"]
+    scores = {name: math.nan if value is None else float(value) for name, value in result["dev"].items()}
+    return scores, tuple(result.get("lower_is_better", ()))
 
 
 def sort_longest_first(plan: Sequence[PlannedRun], seeds: Sequence[int]) -> list[PlannedRun]:

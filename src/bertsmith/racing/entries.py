@@ -106,12 +106,16 @@ def build_entries(recipe: "RaceRecipe", out: Path, console: Console) -> list[Ent
     return [_build_entry(recipe, name, out, cache, console) for name in recipe.members]
 
 
-def read_scores(recipe: FinetuneRecipe) -> dict[str, float] | None:
-    """Dev scores of a finished run, from the JSON file next to its folder; None if it belongs to another recipe or model."""
+def read_scores(recipe: FinetuneRecipe) -> tuple[dict[str, float], tuple[str, ...]] | None:
+    """Dev scores of a finished run and the names of those that are errors, from the JSON file next to its folder.
+
+    None if it belongs to another recipe or model.
+    """
     path = scores_path(recipe)
     if not path.exists() or (record := read_json(path)).get("identity") != finetune_identity(recipe):
         return None
-    return {name: math.nan if value is None else float(value) for name, value in record["dev"].items()}
+    scores = {name: math.nan if value is None else float(value) for name, value in record["dev"].items()}
+    return scores, tuple(record.get("lower_is_better", ()))
 
 
 def scores_path(recipe: FinetuneRecipe) -> Path:

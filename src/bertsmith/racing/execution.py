@@ -56,6 +56,7 @@ def _finetune_one(recipe: FinetuneRecipe, keep: bool) -> None:
     if path.exists() and read_json(path).get("identity") == identity and (folder.exists() or not keep):
         return
     result = finetune(recipe, quiet=True)
-    write_json(path, {"identity": identity, "dev": result["dev"], "seconds": result["seconds"], "step": result["step"]})
+    names = ("dev", "lower_is_better", "seconds", "step")
+    write_json(path, {"identity": identity, **{name: result[name] for name in names if name in result}})
     if not keep:
         shutil.rmtree(folder)

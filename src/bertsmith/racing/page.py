@@ -87,7 +87,8 @@ def _spread_section(results: RaceResults) -> Section:
     blocks = []
     for task, mode in results.columns:
         cells = [(row.name, cell) for row in results.rows if (cell := results.cell(mode, row.name, task))]
-        cells = sorted((pair for pair in cells if not math.isnan(pair[1].mean)), key=lambda pair: -pair[1].mean)
+        sign = 1 if results.modes[mode].is_error(task) else -1  # the best first
+        cells = sorted((pair for pair in cells if not math.isnan(pair[1].mean)), key=lambda pair: sign * pair[1].mean)
         blocks.append(interval_block(f"{task}, {mode}", cells, MODE_COLORS[mode]))
     return Section("Variation over seeds", render("race", "spread", caption=SPREAD_CAPTION, blocks=blocks))
 
@@ -99,6 +100,8 @@ def _plot_rows(results: RaceResults) -> list[PlotRow]:
         cells = {mode: results.cell(mode, row.name, AVERAGE) for mode in results.modes}
         scores = {mode: 100 * cell.mean for mode, cell in cells.items() if cell and not math.isnan(cell.mean)}
         plot_rows += [(row.name, scores)] if scores else []
+    if any(table.is_error(AVERAGE) for table in results.modes.values()):
+        return sorted(plot_rows, key=lambda plot_row: min(plot_row[1].values()))
     return sorted(plot_rows, key=lambda plot_row: -max(plot_row[1].values()))
 
 

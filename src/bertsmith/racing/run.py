@@ -126,7 +126,7 @@ class _RaceScheduler:
             job.name: (entry, job) for entry in entries if not self.errors[entry.name] for job in self._build_jobs(entry)
         }
         self.pending = set(self.jobs)
-        self.scores = dict[str, dict[str, float]]()  # of finished runs, by their folder
+        self.scores = dict[str, tuple[dict[str, float], tuple[str, ...]]]()  # of finished runs, by folder; which are errors
 
     def run(self) -> RaceResults:
         """Run all jobs; members with most training tokens first (small models, whose many steps take longest)."""
@@ -219,7 +219,7 @@ class _RaceScheduler:
             for recipe in recipes if task in self.tasks.metrics else []:
                 if (scores := self.scores.get(recipe.out) or read_scores(recipe)) is not None:
                     self.scores[recipe.out] = scores
-                    finished.append(SuiteRun(entry.name, task, recipe.seed, scores, self.tasks.metrics[task]))
+                    finished.append(SuiteRun(entry.name, task, recipe.seed, scores[0], self.tasks.metrics[task], scores[1]))
         return finished
 
 
