@@ -44,7 +44,7 @@ def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: StepCallback 
 
 def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, Any]:
     recipe, objective, corpus, out, console = setup.recipe, setup.objective, setup.corpus, run.folder, run.console
-    setup.warn(console)
+    warn_once = cache(lambda: setup.warn(console))  # when all checks have passed; not again after an out-of-memory retry
     if recipe.init and recipe.model:
         console.info(f"init: model continues with {_describe_mixer(setup.config.encoder.mixer)}")
     loaders = setup.build_loaders()
@@ -70,6 +70,7 @@ def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, A
                 on_step=on_step,
                 check_log=monitor.check,
             )
+            warn_once()
             return trainer, model, trainer.fit(get_batch)
 
     # with the batch_tokens of the recipe: an out-of-memory retry does not change the updates per epoch
