@@ -4,6 +4,7 @@ The run can be killed and resumed; the same recipe and corpus give the same weig
 """
 
 import json
+from functools import cache
 from typing import Any
 
 from .. import runs
