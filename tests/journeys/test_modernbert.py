@@ -16,7 +16,7 @@ RUN = ["train.steps=40", "train.save_every=10", "train.gradient_accumulation_ste
 
 
 def pretrain_command(corpus, out, *options):
-    return ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, *MODERN, *RUN, *options]
+    return ["pretrain", f"corpus={corpus}", f"out={out}", *SMALL, *MODERN, *RUN, "model.initializer_range=0.1", *options]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from bertsmith.train import oom
 from bertsmith.train.config import TrainConfig
 
 SMALL = """
+model.initializer_range=0.1
 model=bert-tiny model.hidden_size=32 model.mixer.num_attention_heads=2 model.feedforward.intermediate_size=64
 model.max_position_embeddings=64 max_length=64
 train.batch_tokens=512 train.learning_rate=1e-3 train.log_every=5 train.save_every=4 eval_tokens=1024 validation_split=0.1

@@ -105,7 +105,7 @@ def test_huggingface_bad_weights_are_refused(fault, tmp_path):
         ({"inner_group_num": 2}, "inner_group_num"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ({"is_decoder": True}, "is_decoder"),
-        ({"num_hidden_layers": 10**9}, "weights of 2 layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most"),
         ({"hidden_size": 10**12, "num_attention_heads": 1}, "cannot be built"),
         ({"max_position_embeddings": 0}, "max_position_embeddings must be at least 1, not 0$"),
         ({"num_attention_heads": 5}, "does not divide"),

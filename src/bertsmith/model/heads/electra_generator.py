@@ -91,6 +91,7 @@ def _scale_mixer(mixer: Any, size: float) -> Any:
     """The mixer with `size` times the heads, filters, dilated heads or LSTM cells, and the same head_dim."""
     counts = {name: getattr(mixer, name, None) for name in ("num_attention_heads", "num_filters", "cell_size")}
     scaled = {name: max(1, round(count * size)) for name, count in counts.items() if count}
-    if dilation := getattr(mixer, "dilation", ()):
+    dilation = getattr(mixer, "dilation", ())  # of each head in Longformer; one number in convolutions
+    if isinstance(dilation, tuple) and dilation:
         scaled["dilation"] = dilation[len(dilation) - min(scaled["num_attention_heads"], round(len(dilation) * size)) :]
     return replace(mixer, **scaled)
