@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.attacks.artifacts import build_artifacts
 from tests.attacks.harness import run_case
 
-FAMILIES = ("keys", "texts", "places", "links", "damage", "folders", "deaths", "signals", "workers", "resources", "escapes")
+FAMILIES = ("keys", "texts", "places", "links", "deaths", "signals", "workers", "resources", "escapes")
 SHOWN = 40  # problems printed for each family
 
 
