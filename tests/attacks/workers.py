@@ -1,6 +1,6 @@
 """Workers killed, as when memory runs out, at random moments of `prepare` and of a training; then the same command again.
 
-The command names the dead worker and goes on with the same result, or ends in one line and is resumed by the second.
+The command names the dead worker and continues with the same result, or ends in one line and is resumed by the second.
 """
 
 import os
