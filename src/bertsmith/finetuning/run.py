@@ -95,10 +95,8 @@ class FinetuneRun:
         self.model.eval()
         outputs = self.predictor.compute_outputs(self.encoded_dev)
         predictions = task.decode(outputs, self.encoded_dev, self.examples.dev)
-        scores = task.compute_metrics(predictions, self.examples.dev)
         self.model.train(was_training)
-        is_error = task.is_lower_better(self.metric, predictions, self.examples.dev)
-        return -scores[self.metric] if is_error else scores[self.metric]
+        return task.compute_selection_score(self.metric, predictions, self.examples.dev)
 
     @cached_property
     def encoded_dev(self) -> EncodedExamples:

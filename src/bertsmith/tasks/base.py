@@ -208,10 +208,13 @@ class Task(Variant, frozen=True):
         values |= self.compute_corpus_metrics(*scored)
         return {name: values[name] for name in dict.fromkeys([*self.metric_names, *values]) if name in values}
 
-    def is_lower_better(self, metric: str, predictions: Sequence[Any], examples: Sequence[Any]) -> bool:
-        """Whether the metric is an error, as its result says."""
-        result = self.compute_metric_results(*self._select_labeled(predictions, examples)).get(metric)
-        return result is not None and result.lower_is_better
+    def compute_selection_score(self, metric: str, predictions: Sequence[Any], examples: Sequence[Any]) -> float:
+        """The metric as a score that selects the best checkpoint: negated where lower is better (an error)."""
+        scored = self._select_labeled(predictions, examples)
+        result = self.compute_metric_results(*scored).get(metric)
+        if result is None:
+            return self.compute_corpus_metrics(*scored)[metric]
+        return -result.score if result.lower_is_better else result.score
 
     def _select_labeled(self, predictions: Sequence[Any], examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         labeled = [i for i, example in enumerate(examples) if self.is_labeled(example)]
