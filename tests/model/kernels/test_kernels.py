@@ -148,8 +148,9 @@ def test_fused_linear_cross_entropy_does_not_round_the_upstream_gradient():
     labels = torch.randint(4096, (200,), device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     total, _ = fused_linear_cross_entropy(*tensors, labels)
     upstream = 0.37205  # 0.27 % from the nearest number of bf16
-    scaled = torch.autograd.grad(total * upstream, tensors, retain_graph=True)
-    for grad, reference in zip(scaled, torch.autograd.grad(total, tensors), strict=True):
+    # The bias is left out: its largest gradients are all near -1, so that rounding them to bf16 has an effect of its own.
+    scaled = torch.autograd.grad(total * upstream, tensors[:2], retain_graph=True)
+    for grad, reference in zip(scaled, torch.autograd.grad(total, tensors[:2]), strict=True):
         ratio = (grad.double() * reference.double()).sum() / reference.double().square().sum()
         assert abs(ratio / upstream - 1) < 5e-4
 
