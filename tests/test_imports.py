@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "word_vectors": "errors config artifacts writing rng metrics tokenization corpus model console",
     "train": "errors config artifacts writing console tensors device runs signals",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",
-    "inference": "errors cores config artifacts writing tokenization tasks corpus.collate corpus.loader model "
+    "inference": "errors cores config artifacts writing tokenization tasks corpus.batches model "
     "objectives device",
     "reports": "errors config artifacts writing rng tokenization corpus",
     "evaluation": "errors config rng console artifacts writing metrics tokenization tasks model word_vectors inference reports",
