@@ -48,8 +48,8 @@ MAY_IMPORT = {
     "reports": "errors config artifacts writing rng tokenization corpus",
     "evaluation": "errors config rng console artifacts writing metrics tokenization tasks model word_vectors inference reports",
     "runs": "errors config artifacts writing tensors console signals",
-    "convert": "errors config artifacts writing tensors console tokenization tasks model word_vectors inference runs "
-    "pretrained",
+    "convert": "errors config artifacts writing tensors console tokenization tasks model word_vectors objectives "
+    "train.objective inference runs pretrained",
     "planning": "errors config console corpus model objectives train runs",
     "diagnostics": "errors config artifacts writing rng tensors tokenization corpus model objectives runs reports",
     "pretraining": "errors config artifacts writing console device corpus tokenization model word_vectors objectives "
