@@ -13,8 +13,9 @@ import torch
 
 from bertsmith.convert.huggingface.mapping import convert_from_hf
 from bertsmith.convert.huggingface.names import FAMILIES
+from bertsmith.model.generation.config import Greedy
 from bertsmith.model.generation.incremental import KVCacheDecoder, UncachedDecoder
-from bertsmith.model.generation.search import Greedy, generate
+from bertsmith.model.generation.search import generate
 from bertsmith.model.linear import use_small_linear
 from bertsmith.model.model import Model
 

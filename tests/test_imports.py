@@ -43,13 +43,13 @@ MAY_IMPORT = {
     "word_vectors": "errors config artifacts writing rng metrics tokenization corpus model console",
     "train": "errors config artifacts writing console tensors device runs signals",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",
-    "inference": "errors cores config artifacts writing tokenization tasks corpus.collate corpus.loader model "
+    "inference": "errors cores config artifacts writing tokenization tasks corpus.batches model "
     "objectives device",
     "reports": "errors config artifacts writing rng tokenization corpus",
     "evaluation": "errors config rng console artifacts writing metrics tokenization tasks model word_vectors inference reports",
     "runs": "errors config artifacts writing tensors console signals",
-    "convert": "errors config artifacts writing tensors console tokenization tasks model word_vectors inference runs "
-    "pretrained",
+    "convert": "errors config artifacts writing tensors console tokenization tasks model word_vectors objectives "
+    "train.objective inference runs pretrained",
     "planning": "errors config console corpus model objectives train runs",
     "diagnostics": "errors config artifacts writing rng tensors tokenization corpus model objectives runs reports",
     "pretraining": "errors config artifacts writing console device corpus tokenization model word_vectors objectives "

@@ -22,8 +22,8 @@ from .synonyms import explain_load_argument
 if TYPE_CHECKING:
     from typing import Never
 
+    from .inference.engines.base import Precision
     from .inference.predictor import Predictor
-    from .inference.runtime import Precision
 
 __all__ = sorted([*stages.__all__, "Data", "load", "models"])
 
@@ -49,7 +49,7 @@ def load(
     with explain_missing_torch("bertsmith.load"):
         from .inference.predictor import load
 
-    return load(os.fspath(folder), device, precision)
+        return load(os.fspath(folder), device, precision)
 
 
 def models() -> dict[str, str]:

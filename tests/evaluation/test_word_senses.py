@@ -7,6 +7,7 @@ import torch
 from bertsmith.errors import UserError
 from bertsmith.evaluation.word_senses.occurrences import Occurrence, read_occurrences
 from bertsmith.evaluation.word_senses.vectors import compute_word_vectors, encode_occurrence, nearest_neighbors, score_senses
+from bertsmith.inference.engines.torch import TorchEngine
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
@@ -166,7 +167,7 @@ def predictor() -> Predictor:
     encoder = EncoderConfig(
         num_hidden_layers=2, hidden_size=64, mixer=Attention(num_attention_heads=2), max_position_embeddings=32
     )
-    return Predictor(build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), 0), tokenizer, {})
+    return Predictor(TorchEngine(build_model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), 0)), tokenizer, {})
 
 
 def test_word_vector_is_mean_of_subwords(predictor):
@@ -177,7 +178,7 @@ def test_word_vector_is_mean_of_subwords(predictor):
         ids, word_indices = encode_occurrence(predictor.tokenizer, occurrence, 32)
         assert "".join(predictor.tokenizer.id_to_token[i].removeprefix("##") for i in ids[word_indices]) == word
         vectors, block_inputs = compute_word_vectors(predictor, [occurrence, occurrence]), []
-        hidden_states, layout = predictor.runtime.compute_hidden_states([ids])
+        hidden_states, layout = predictor.engine.compute_hidden_states([ids])
         predictor.model(Inputs(torch.from_numpy(ids), layout), block_inputs)
         assert len(vectors) == 3 and np.allclose(
             vectors[0][0], block_inputs[0][word_indices].mean(0).detach().numpy(), atol=1e-6

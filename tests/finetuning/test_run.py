@@ -38,7 +38,7 @@ def test_dev_examples_are_encoded_once_for_all_scores(recipe, monkeypatch):
 def test_dev_examples_are_scored_in_the_precision_of_training(recipe, monkeypatch, precision, expected):
     precisions, finish = [], run.FinetuneRun.finish
     monkeypatch.setattr(
-        run.FinetuneRun, "finish", lambda self: precisions.append(self.predictor.runtime.precision) or finish(self)
+        run.FinetuneRun, "finish", lambda self: precisions.append(self.predictor.engine.precision) or finish(self)
     )
     run.finetune(msgspec.structs.replace(recipe, train=msgspec.structs.replace(recipe.train, precision=precision)), quiet=True)
     assert precisions == [expected]

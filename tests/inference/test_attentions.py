@@ -7,6 +7,7 @@ import torch
 import bertsmith
 from bertsmith.config import to_dict
 from bertsmith.errors import UserError
+from bertsmith.inference.engines.torch import TorchEngine
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model import attention_weights, checkpoint
 from bertsmith.model.batch import Inputs
@@ -37,7 +38,7 @@ def build_predictor(task=None, decoder=None, **settings):
     defaults |= {"feedforward": FeedForwardConfig(intermediate_size=64), "max_position_embeddings": 48}
     encoder = EncoderConfig(**{**defaults, "initializer_range": 0.3, **settings})
     config = ModelConfig(encoder=encoder, vocab_size=len(TOKENIZER), heads={"lm": LMHeadConfig()}, decoder=decoder)
-    return Predictor(build_model(config, 3), TOKENIZER, {}, task)
+    return Predictor(TorchEngine(build_model(config, 3)), TOKENIZER, {}, task)
 
 
 def test_attentions_have_tokens_offsets_and_weights_of_each_text():

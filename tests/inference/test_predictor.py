@@ -12,6 +12,7 @@ import torch
 import bertsmith
 from bertsmith import api
 from bertsmith.errors import UserError
+from bertsmith.inference.engines.torch import TorchEngine
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout
 from bertsmith.tasks import (
@@ -330,11 +331,14 @@ def test_predictor_properties_and_representation(predictors, mlm):
     model = predictors["classify"]
     assert model.labels == ("bad", "good") and model.task == TASKS["classify"] and model.device == torch.device("cpu")
     size = sum(weight.numel() for weight in model.model.parameters())
-    assert repr(model) == f"Predictor(task=classify, labels=[bad, good], parameters={size:,}, device=cpu, precision=fp32)"
+    assert (
+        repr(model)
+        == f"Predictor(task=classify, labels=[bad, good], parameters={size:,}, backend=torch, device=cpu, precision=fp32)"
+    )
     assert mlm.labels == () and repr(mlm).startswith("Predictor(task=none, parameters=")
     assert model.to("cpu") is model
     many = bertsmith.inference.predictor.Predictor(
-        model.model, TOKENIZER, {}, TextClassification(labels=("<b>", *"cdefghi")), precision="bf16"
+        TorchEngine(model.model, "bf16"), TOKENIZER, {}, TextClassification(labels=("<b>", *"cdefghi"))
     )
     assert "labels=[<b>, c, d, e, f, g, ... (8)]" in repr(many) and "precision=bf16" in repr(many)
     assert "<th>labels</th><td>[&lt;b&gt;, c," in many._repr_html_()
@@ -407,7 +411,7 @@ def test_load_device_and_precision(tmp_path, predictors):
     assert 1e-5 < np.abs(a - b).max() < 0.1
     assert math.isclose(exact("the way")["scores"]["good"], bf16("the way")["scores"]["good"], abs_tol=0.02)
     if not torch.cuda.is_available():
-        assert bertsmith.load(folder).runtime.device.type == "cpu"
+        assert bertsmith.load(folder).engine.device.type == "cpu"
 
 
 @pytest.mark.gpu
@@ -416,7 +420,7 @@ def test_predictor_on_gpu_matches_cpu(tmp_path):
     for kind in ("classify", "tag", "similar"):
         folder = save_model(tmp_path / kind, TASKS[kind])
         cpu, fp32, bf16 = (bertsmith.load(folder, *args) for args in (("cpu",), ("cuda", "fp32"), ("cuda",)))
-        assert bf16.runtime.device.type == "cuda" and bf16.runtime.batch_tokens > cpu.runtime.batch_tokens
+        assert bf16.engine.device.type == "cuda" and bf16.engine.batch_tokens > cpu.engine.batch_tokens
         np.testing.assert_allclose(fp32.embed(texts), cpu.embed(texts), atol=1e-4)
         assert np.abs(bf16.embed(texts) - cpu.embed(texts)).max() < 0.1
     assert len(bf16(texts, texts)) == 8

@@ -10,11 +10,13 @@ import torch
 import bertsmith
 from bertsmith.console import escape_controls
 from bertsmith.errors import UserError
+from bertsmith.inference.engines.torch import TorchEngine
 from bertsmith.inference.predictor import Predictor
 from bertsmith.inference.text_generation import stream_text
 from bertsmith.model import checkpoint
 from bertsmith.model.decoders import TransformerDecoderConfig
-from bertsmith.model.generation.search import GeneratedSequence, Greedy
+from bertsmith.model.generation.config import Greedy
+from bertsmith.model.generation.search import GeneratedSequence
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.tasks import Seq2Seq
@@ -42,7 +44,7 @@ def build_gpt(tokenizer, **changes):
         encoder=msgspec.structs.replace(CAUSAL_ENCODER, initializer_range=0.2, **changes), vocab_size=len(tokenizer),
         heads={"lm": LMHeadConfig()},
     )  # fmt: skip
-    return Predictor(build_model(config, 1), tokenizer, {})
+    return Predictor(TorchEngine(build_model(config, 1)), tokenizer, {})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,10 +66,10 @@ def test_a_character_of_several_tokens_comes_whole(tokenizers):
     ids = tokenizer.backend_tokenizer.encode("a漢🎈\ufffdb", add_special_tokens=False).ids
     assert len(ids) > 10
     sequences = (GeneratedSequence(ids[:end], 0.0, False) for end in range(1, len(ids) + 1))
-    pieces = list(stream_text(build_gpt(tokenizer).runtime, sequences, tokenizer.decode))
+    pieces = list(stream_text(build_gpt(tokenizer).engine, sequences, tokenizer.decode))
     assert pieces == ["a", "漢", "🎈", "\ufffdb"]
     cut = (GeneratedSequence(ids[:end], 0.0, False) for end in range(1, 4))  # ended within a character
-    assert list(stream_text(build_gpt(tokenizer).runtime, cut, tokenizer.decode)) == ["a", "\ufffd"]
+    assert list(stream_text(build_gpt(tokenizer).engine, cut, tokenizer.decode)) == ["a", "\ufffd"]
 
 
 def test_text_comes_token_by_token_and_leaves_no_inference_mode_behind(tokenizers):
@@ -95,7 +97,7 @@ def test_stream_refuses_what_it_cannot_do(tokenizers):
         model.stream(long_text)
     bert = ModelConfig(encoder=BERT_ENCODER, vocab_size=len(model.tokenizer), heads={"lm": LMHeadConfig()})
     with pytest.raises(UserError, match="is not causal"):
-        Predictor(build_model(bert, 0), model.tokenizer, {}).stream("the people")
+        Predictor(TorchEngine(build_model(bert, 0)), model.tokenizer, {}).stream("the people")
 
 
 @pytest.mark.parametrize("decoder", [None, TransformerDecoderConfig()])
@@ -104,7 +106,7 @@ def test_pieces_of_a_target_are_the_generated_target(tokenizers, kind, decoder):
     mixer = msgspec.structs.replace(BERT_ENCODER.mixer, causal=decoder is None)  # a prefix LM (UniLM)
     encoder = msgspec.structs.replace(BERT_ENCODER, mixer=mixer)
     config = ModelConfig(encoder=encoder, vocab_size=len(tokenizers[kind]), heads={"lm": LMHeadConfig()}, decoder=decoder)
-    model = Predictor(build_model(config, 2), tokenizers[kind], {}, Seq2Seq(max_target_length=20), 48)
+    model = Predictor(TorchEngine(build_model(config, 2)), tokenizers[kind], {}, Seq2Seq(max_target_length=20), 48)
     for source in ("the people", "漢字 now", "water is wet ."):
         for limit in (20, 200):
             model.generation_config = Greedy(max_new_tokens=limit)

@@ -53,5 +53,5 @@ def test_checkpoint_of_other_format_version_is_refused(folder, version, message)
 
 
 def test_checkpoint_of_older_format_version_is_read(folder, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", (1, 4))
+    monkeypatch.setattr("bertsmith.model.folder.FORMAT_VERSION", (1, 4))
     checkpoint.load(folder)

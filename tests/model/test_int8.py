@@ -10,7 +10,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from torch.testing import assert_close
 
 from bertsmith.errors import UserError
-from bertsmith.model.int8 import SCALE_SUFFIX, dequantize_weights, max_rounding_error, quantize_rows, quantize_weights
+from bertsmith.model.folder import SCALE_SUFFIX
+from bertsmith.model.int8 import dequantize_weights, max_rounding_error, quantize_rows, quantize_weights
 
 FOLDER = Path("folder")
 finite_floats = st.floats(-(2.0**120), 2.0**120, width=32, allow_subnormal=True)

@@ -7,13 +7,14 @@ from torch.testing import assert_close
 
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
+from bertsmith.model.generation.config import Beam, Greedy
 from bertsmith.model.generation.incremental import (
     KVCacheDecoder,
     SegmentMemoryDecoder,
     UncachedDecoder,
     build_incremental_decoder,
 )
-from bertsmith.model.generation.search import Beam, Greedy, generate
+from bertsmith.model.generation.search import generate
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.kv_cache import KVCache, LayerKVCache
 from bertsmith.model.mixers import Attention, LiteTransformer, Longformer, Lstm, TransformerXL

@@ -13,7 +13,7 @@ from bertsmith.artifacts import read_json
 from bertsmith.commands import export
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
-from bertsmith.model.int8 import INT8_FORMAT, SCALE_SUFFIX
+from bertsmith.model.folder import INT8_FORMAT, SCALE_SUFFIX
 from bertsmith.pretrained.card import SECTIONS
 from bertsmith.writing import write_json
 from tests.support.model_facts import write_facts

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from bertsmith.config import from_dict
 from bertsmith.errors import UserError
+from bertsmith.inference.engines.torch import TorchEngine
 from bertsmith.inference.predictor import Predictor
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
@@ -93,7 +94,7 @@ def make_predictor(task, tokenizer, objective=None):
     model = build_model(
         ModelConfig(encoder=encoder, vocab_size=len(tokenizer), heads=(objective or Supervised(task)).heads()), 0
     )
-    return Predictor(model, tokenizer, {}, task, LENGTH)
+    return Predictor(TorchEngine(model), tokenizer, {}, task, LENGTH)
 
 
 @pytest.mark.parametrize(("kind", "long"), CASES)

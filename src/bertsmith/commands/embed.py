@@ -15,8 +15,8 @@ from ..config import Config, PosInt
 from ..console import Console, print_result
 from ..errors import UserError
 from ..inference import output_files
+from ..inference.engines.base import Precision
 from ..inference.predictor import Predictor, load
-from ..inference.runtime import Precision
 from ..tasks.requests import TextRow, raise_bad_rows, read_valid_texts
 from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tasks.standard_input import is_standard_input, iter_available, open_standard_input, read_input_texts
@@ -105,7 +105,7 @@ def _is_word_query(recipe: Recipe) -> bool:
 
 
 def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
-    hidden_size = predictor.model.config.encoder.hidden_size
+    hidden_size = predictor.hidden_size
     if out is None:
         num_texts = _print_vectors(recipe, predictor)
     elif is_standard_input(recipe.data):
@@ -205,7 +205,7 @@ def _search(recipe: Recipe, predictor: Predictor, rows: list[TextRow], index: Do
 def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
     path = resolve_path(str(recipe.documents), "documents")
     if path.suffix == ".npy":
-        return DocumentIndex(_map_vectors(path, predictor.model.config.encoder.hidden_size))
+        return DocumentIndex(_map_vectors(path, predictor.hidden_size))
     rows = list(read_valid_texts(path, recipe.columns, recipe.encoding))
     return DocumentIndex(_embed(recipe, predictor, rows), [row.text for row in rows])
 

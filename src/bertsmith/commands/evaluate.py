@@ -12,8 +12,8 @@ from ..evaluation.evaluate import Evaluation, evaluate_model, warn_of_unknown_la
 from ..evaluation.metric_names import format_p_value
 from ..evaluation.report import render_report
 from ..evaluation.summary import EvaluationSummary, build_details, build_scores, summarize
+from ..inference.engines.base import Precision
 from ..inference.predictor import Predictor, load
-from ..inference.runtime import Precision
 from ..reports.html import write_page
 from ..tokenization.tables import name_file
 from ..writing import check_only, check_writable, lock_output, resolve_output, write_json

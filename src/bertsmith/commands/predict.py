@@ -17,10 +17,9 @@ from ..config import Config, PosInt, to_dict
 from ..console import Console, print_result, print_text
 from ..errors import UserError
 from ..inference import output_files
+from ..inference.engines.base import Precision
 from ..inference.predictor import Predictor, load
-from ..inference.runtime import Precision
-from ..inference.text_generation import is_causal_lm
-from ..model.generation.search import Beam, GenerationConfig, Greedy, Sample
+from ..model.generation.config import Beam, GenerationConfig, Greedy, Sample
 from ..rng import Stream, random_bits
 from ..tasks import Task
 from ..tasks.chunked_rows import DocumentContext, RowChunk, chunk_rows
@@ -282,7 +281,7 @@ def _lm_answer_fn(recipe: Recipe, predictor: Predictor) -> Callable[[list[str]],
     """Answers of a model without a task: likelihoods, continuations, ranked candidates or filled masks."""
     if recipe.likelihood:
         return lambda texts: predictor.likelihood(texts, recipe.batch_tokens)
-    if is_causal_lm(predictor.model):
+    if predictor.is_causal_lm:
         if recipe.top_k is not None:
             raise UserError(f"top_k={recipe.top_k} is for masks; sample with generate=sample generate.top_k={recipe.top_k}")
         search = to_dict(recipe.generate)

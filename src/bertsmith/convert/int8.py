@@ -10,6 +10,7 @@ import torch
 from ..artifacts import atomic_folder, read_finished_run
 from ..console import Console
 from ..errors import UserError
+from ..inference.engines.torch import TorchEngine
 from ..inference.fill_mask import group_by_mask
 from ..inference.predictor import Predictor
 from ..model import checkpoint
@@ -95,7 +96,9 @@ def _relative_difference(model: Model, other: Model, length: int = 64) -> float:
 
 def _render_card(name: str, facts: CardFacts, part: Path) -> str:
     model, tokenizer, card = checkpoint.load(part)
-    return render_card(name, facts, _model_rows(model, part), _fill_examples(Predictor(model, tokenizer, card), facts.examples))
+    return render_card(
+        name, facts, _model_rows(model, part), _fill_examples(Predictor(TorchEngine(model), tokenizer, card), facts.examples)
+    )
 
 
 def _model_rows(model: Model, part: Path) -> dict[str, str]:

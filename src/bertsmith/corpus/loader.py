@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import UserError
 from ..processes import WorkerPool
 from ..rng import Stream, permutation
+from .batches import batch_boundaries
 from .collate import Collator, Ints, NumpyBatch
 from .sampling import PairSamplerConfig, SampleIndex, SamplerConfig, Streams
 
@@ -74,15 +75,6 @@ class BatchLoader:
             return self.sampler.batch_samples(len(index), self.batch_tokens // self.max_length)
         order = permutation(len(index), self.collator.seed, Stream.SAMPLE_ORDER, epoch)
         return np.split(order, batch_boundaries(index.lengths[order], self.batch_tokens))
-
-
-def batch_boundaries(lengths: Ints, batch_tokens: int) -> list[int]:
-    """Split points of samples with these lengths into consecutive batches of at most `batch_tokens`."""
-    ends, boundaries = lengths.cumsum(), [0]
-    while boundaries[-1] < len(ends):
-        previous_end = ends[boundaries[-1] - 1] if boundaries[-1] else 0
-        boundaries.append(int(np.searchsorted(ends, previous_end + batch_tokens, side="right")))
-    return boundaries[1:-1]
 
 
 SampleSelector = Callable[[int], tuple[SampleIndex, int]]

@@ -18,8 +18,9 @@ from ..errors import UserError
 from ..evaluation.confusion import describe_constant_predictions
 from ..evaluation.evaluate import Evaluation, evaluate_model
 from ..evaluation.metric_names import resolve_best_metric
+from ..inference.engines.base import Precision
+from ..inference.engines.torch import TorchEngine
 from ..inference.predictor import Predictor
-from ..inference.runtime import Precision
 from ..model import checkpoint, lora
 from ..model.batch import Inputs
 from ..model.model import Model, ModelConfig, build_model
@@ -215,7 +216,9 @@ def _setup(recipe: FinetuneRecipe, loaded: BaseModel, console: Console) -> Finet
         config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config, max_length)
     model = _init_model(recipe, config, tokenizer, weights, base, objective, console)
     precision: Precision = "fp32" if recipe.train.precision == "fp32" else "auto"
-    return FinetuneRun(examples, objective, Predictor(model, tokenizer, {}, examples.task, max_length, precision), metric)
+    return FinetuneRun(
+        examples, objective, Predictor(TorchEngine(model, precision), tokenizer, {}, examples.task, max_length), metric
+    )
 
 
 def _load_base(recipe: FinetuneRecipe, console: Console) -> BaseModel:

@@ -16,18 +16,12 @@ from ..objectives.seq2seq import build_encoder_decoder_batch
 from ..tasks import Seq2Seq
 from ..tasks.seq2seq import Seq2SeqExample
 from ..tokenization.tokenizer import Tokenizer
-from .runtime import Ints, Runtime
+from .engines.base import Ints
+from .engines.torch import TorchEngine
+from .framed_texts import EncodedText
 from .text_generation import generate_targets
 
 Weights = NDArray[np.float32]
-
-
-class EncodedText(NamedTuple):
-    """One text as [CLS] text [SEP]."""
-
-    ids: Ints
-    tokens: list[str]
-    offsets: NDArray[np.int64]  # (tokens, 2): characters [start, end) of each token; 0, 0 for [CLS] and [SEP]
 
 
 class TokenAttentions(NamedTuple):
@@ -46,34 +40,20 @@ class Alignment(NamedTuple):
     weights: Weights  # (layers, heads, target tokens, source tokens), while each target token is predicted; rows sum to 1
 
 
-def encode_framed(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[EncodedText]:
-    """[CLS] text [SEP], truncated to `max_length` tokens."""
-    limit, (cls_id, sep_id) = max_length - 2, (tokenizer.cls_token_id, tokenizer.sep_token_id)
-    cls_token, sep_token = (tokenizer.id_to_token[token_id] for token_id in (cls_id, sep_id))
-    return [
-        EncodedText(
-            np.array([cls_id, *encoding.ids[:limit], sep_id], np.int64),
-            [cls_token, *encoding.tokens[:limit], sep_token],
-            np.array([(0, 0), *encoding.offsets[:limit], (0, 0)], np.int64),
-        )
-        for encoding in tokenizer.encode_batch(texts)
-    ]
-
-
 def compute_attentions(
-    runtime: Runtime, texts: Sequence[EncodedText], batch_tokens: int | None = None
+    engine: TorchEngine, texts: Sequence[EncodedText], batch_tokens: int | None = None
 ) -> list[TokenAttentions]:
     """Attention weights of each text, in order."""
     results: dict[int, TokenAttentions] = {}
     lengths = np.array([len(text.ids) for text in texts], np.int64)
-    limit = max(1, max_batch_tokens(runtime.model, int(lengths.max(initial=1))))
-    for batch in runtime.batch_by_length(lengths, min(batch_tokens or runtime.batch_tokens, limit)):
+    limit = max(1, max_batch_tokens(engine.model, int(lengths.max(initial=1))))
+    for batch in engine.batch_by_length(lengths, min(batch_tokens or engine.batch_tokens, limit)):
         inputs = Inputs(
             torch.from_numpy(np.concatenate([texts[i].ids for i in batch])),
             Layout.from_lengths(lengths[batch]),
-        ).to(runtime.device)
-        with runtime.inference_context():
-            layers = self_attention_weights(runtime.model, inputs)
+        ).to(engine.device)
+        with engine.inference_context():
+            layers = self_attention_weights(engine.model, inputs)
         for row, i in enumerate(batch.tolist()):
             length = int(lengths[i])
             weights = _stack_layers([layer[row, :, :length, :length] for layer in layers])
@@ -82,11 +62,11 @@ def compute_attentions(
 
 
 def compute_alignments(
-    runtime: Runtime, tokenizer: Tokenizer, task: Seq2Seq, texts: Sequence[str], targets: Sequence[str] | None, max_length: int,
-    batch_tokens: int | None = None,
+    engine: TorchEngine, tokenizer: Tokenizer, task: Seq2Seq, texts: Sequence[str], targets: Sequence[str] | None,
+    max_length: int, batch_tokens: int | None = None,
 ) -> list[Alignment]:  # fmt: skip
     """Attention of each target, or of what the model generates, to its source, in order."""
-    if runtime.model.decoder is None:
+    if engine.model.decoder is None:
         raise UserError("this model generates without a decoder: source and target are one text; use .attentions")
     if targets is not None and len(targets) != len(texts):
         raise UserError(
@@ -95,19 +75,19 @@ def compute_alignments(
     known = targets if targets is not None else [None] * len(texts)
     encoded = task.encode([Seq2SeqExample(*pair) for pair in zip(texts, known, strict=True)], tokenizer, max_length)
     if targets is None:
-        generated = generate_targets(runtime, tokenizer, task, encoded.input_ids, batch_tokens=batch_tokens)
+        generated = generate_targets(engine, tokenizer, task, encoded.input_ids, batch_tokens=batch_tokens)
         cls_id, sep_id = tokenizer.cls_token_id, tokenizer.sep_token_id
         target_ids = [np.array([cls_id, *ids, sep_id], np.int64) for ids in generated]
     else:
         target_ids = np.split(encoded.targets["target_ids"], np.cumsum(encoded.targets["target_lengths"])[:-1])
     lengths = np.array([len(pair[0]) + len(pair[1]) for pair in zip(encoded.input_ids, target_ids, strict=True)], np.int64)
     results: dict[int, Alignment] = {}
-    for rows in runtime.batch_by_length(lengths, batch_tokens):
+    for rows in engine.batch_by_length(lengths, batch_tokens):
         batch = build_encoder_decoder_batch([encoded.input_ids[i] for i in rows], [target_ids[i] for i in rows])
-        batch = batch.to(runtime.device)
+        batch = batch.to(engine.device)
         assert batch.decoder_inputs is not None
-        with runtime.inference_context():
-            layers = source_attention_weights(runtime.model, batch.inputs, batch.decoder_inputs)
+        with engine.inference_context():
+            layers = source_attention_weights(engine.model, batch.inputs, batch.decoder_inputs)
         for row, i in enumerate(rows.tolist()):
             source, target = (_to_tokens(tokenizer, ids) for ids in (encoded.input_ids[i], target_ids[i][1:]))
             weights = _stack_layers([layer[row, :, : len(target), : len(source)] for layer in layers])

@@ -4,14 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import UserError
-from ..model.heads import LM_HEAD
 from ..tasks.sequences import encode_texts
 from ..tokenization.tokenizer import Tokenizer
-from .runtime import Ints, Runtime
+from .engines.base import LM_HEAD, Engine, Floats, Ints
 
 Predictions = list[dict[str, Any]]
 FilledMasks = Predictions | list[Predictions]  # of one mask; of several
@@ -20,14 +17,14 @@ FilledMasks = Predictions | list[Predictions]  # of one mask; of several
 class FillMask:
     """Masked-LM inference; requires a bidirectional encoder with a language modeling head."""
 
-    def __init__(self, runtime: Runtime, tokenizer: Tokenizer, max_length: int) -> None:
-        self.runtime, self.tokenizer, self.max_length = runtime, tokenizer, max_length
-        if runtime.model.config.encoder.is_causal:
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, max_length: int) -> None:
+        self.engine, self.tokenizer, self.max_length = engine, tokenizer, max_length
+        if engine.facts.is_causal:
             raise UserError("this model is causal and cannot fill masks; continue a text with .generate or `bertsmith predict`")
-        if runtime.model.decoder is not None:
+        if engine.facts.has_decoder:
             raise UserError("this model is an encoder-decoder and cannot fill masks; use `bertsmith predict` to generate text")
-        if LM_HEAD not in runtime.model.heads:
-            head_names = ", ".join(runtime.model.heads) or "none"
+        if LM_HEAD not in engine.facts.heads:
+            head_names = ", ".join(engine.facts.heads) or "none"
             raise UserError(
                 f"this model has no language-model head (its heads: {head_names}); use a model pre-trained with objective=mlm"
             )
@@ -55,7 +52,7 @@ class FillMask:
         predictions: dict[int, Predictions] = {}
         while remaining := [position for position in positions if position not in predictions]:
             log_probs = self._log_probs_at(ids, remaining)
-            best = int(log_probs.max(-1).values.argmax())
+            best = int(log_probs.max(-1).argmax())
             position = remaining[best]
             predictions[position] = self._top_predictions(ids, position, log_probs[best], top_k, len(positions) == 1)
             ids[position] = int(log_probs[best].argmax())
@@ -80,10 +77,10 @@ class FillMask:
         before, after = ids[: mask_positions[0]], ids[mask_positions[0] + 1 :]
         candidate_ids = self._candidate_ids(text, candidates)
         inputs, positions, targets, candidate_index = self._candidate_inputs(before, after, candidate_ids)
-        log_probs = torch.zeros(len(candidates), dtype=torch.float64)
+        log_probs = np.zeros(len(candidates))
         for i, row in self._iter_log_probs(inputs, positions):
             log_probs[candidate_index[i]] += float(row[0, targets[i]])
-        scores = zip(log_probs.softmax(0).tolist(), candidates, log_probs.tolist(), candidate_ids, strict=True)
+        scores = zip(np.exp(log_softmax(log_probs)).tolist(), candidates, log_probs.tolist(), candidate_ids, strict=True)
         predictions = [
             {"score": score, "token_str": candidate, "log_prob": log_prob, "sequence": self._decode([*before, *tokens, *after])}
             for score, candidate, log_prob, tokens in scores
@@ -102,7 +99,7 @@ class FillMask:
         flat_positions = np.concatenate(positions) if positions else np.zeros(0, np.int64)
         totals = np.zeros(len(ids))
         lengths = np.array([len(text_ids) for text_ids in ids], np.int64)[text_index]
-        for batch in self.runtime.batch_by_length(lengths, batch_tokens):
+        for batch in self.engine.batch_by_length(lengths, batch_tokens):
             masked_inputs = [self._mask_position(ids[text_index[i]], flat_positions[i]) for i in batch]
             for row_index, log_probs in self._iter_log_probs(
                 masked_inputs, [flat_positions[i : i + 1] for i in batch], int(lengths[batch].sum())
@@ -165,27 +162,24 @@ class FillMask:
                 raise UserError(f"candidate {candidate!r} {problem} in this model's vocabulary; leave it out")
         return encoded
 
-    def _log_probs_at(self, ids: Ints, positions: Sequence[int]) -> Tensor:
+    def _log_probs_at(self, ids: Ints, positions: Sequence[int]) -> Floats:
         """(positions, vocabulary) log-probabilities of one sequence."""
         return next(iter(self._iter_log_probs([ids], [np.array(positions)])))[1]
 
     def _iter_log_probs(
         self, ids: Sequence[Ints], positions: Sequence[Ints], batch_tokens: int | None = None
-    ) -> Iterator[tuple[int, Tensor]]:
+    ) -> Iterator[tuple[int, Floats]]:
         """Yields (index of the sequence, (positions, vocabulary) log-probabilities), in the order of the batches."""
-        model, vocab_size = self.runtime.model, len(self.tokenizer)  # the embedding table may be padded beyond the vocabulary
-        for batch in self.runtime.batch_by_length(np.array([len(sequence) for sequence in ids]), batch_tokens):
-            with self.runtime.inference_context():
-                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
-                starts = layout.cu_seqlens[:-1].tolist()
-                rows = np.concatenate([start + positions[i] for start, i in zip(starts, batch, strict=True)])
-                logits = model.compute_logits(LM_HEAD, hidden[torch.from_numpy(rows).to(hidden.device)])
-                log_probs = logits[:, :vocab_size].float().log_softmax(-1).cpu()
-            yield from zip(batch.tolist(), log_probs.split([len(positions[i]) for i in batch]), strict=True)
+        vocab_size = len(self.tokenizer)  # the embedding table may be padded beyond the vocabulary
+        for batch in self.engine.batch_by_length(np.array([len(sequence) for sequence in ids]), batch_tokens):
+            logits = self.engine.lm_logits([ids[i] for i in batch], [positions[i] for i in batch])
+            yield from zip(batch.tolist(), (log_softmax(rows[:, :vocab_size]) for rows in logits), strict=True)
 
-    def _top_predictions(self, ids: Ints, position: int, log_probs: Tensor, top_k: int, is_single: bool) -> Predictions:
-        top, sequence, rows = log_probs.exp().topk(min(top_k, len(log_probs))), ids.copy(), Predictions()
-        for score, token in zip(top.values.tolist(), top.indices.tolist(), strict=True):
+    def _top_predictions(self, ids: Ints, position: int, log_probs: Floats, top_k: int, is_single: bool) -> Predictions:
+        sequence, rows = ids.copy(), Predictions()
+        top = np.argpartition(-log_probs, min(top_k, len(log_probs)) - 1)[:top_k]
+        for token in top[np.argsort(-log_probs[top], kind="stable")].tolist():
+            score = float(np.exp(log_probs[token]))
             sequence[position] = token
             text = self._decode(sequence, skip_special_tokens=is_single)
             rows.append({"score": score, "token": token, "token_str": self.tokenizer.decode([token]), "sequence": text})
@@ -194,6 +188,12 @@ class FillMask:
     def _decode(self, ids: Sequence[int] | Ints, skip_special_tokens: bool = True) -> str:
         is_special = self.tokenizer.is_special
         return self.tokenizer.decode([int(i) for i in ids if not (skip_special_tokens and is_special[i])])
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Log-probabilities along the last axis."""
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
 def group_by_mask(filled: FilledMasks) -> list[Predictions]:

@@ -4,23 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..artifacts import atomic_folder, resolve_path
 from ..config import from_dict, to_dict
-from ..device import resolve_device
 from ..errors import UserError
-from ..model import checkpoint
-from ..model.generation.search import GenerationConfig, Greedy
-from ..model.model import Model
-from ..objectives.contrastive import pool_tokens
-from ..objectives.seq2seq import Seq2SeqObjective
-from ..objectives.supervised import ExampleBatches, build_batch
-from ..objectives.task_objective import build_task_objective
+from ..model.folder import read_config
+from ..model.generation.config import GenerationConfig, Greedy
 from ..tasks import Task, TaskConfig
 from ..tasks.base import EncodedExamples
 from ..tasks.requests import as_text_list, parse_requests
@@ -28,10 +21,18 @@ from ..tasks.sequences import average_windows, encode_pairs
 from ..tasks.similarity import Pooling, normalize_rows, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
 from ..writing import check_writable, lock_output, resolve_output
-from .attentions import compute_alignments, compute_attentions, encode_framed
+from .engines.base import Engine, Precision
 from .fill_mask import FilledMasks, FillMask, Predictions
-from .runtime import Precision, Runtime
-from .text_generation import CausalGenerator, build_search_config, generate_targets, is_causal_lm, stream_target
+from .framed_texts import encode_framed
+from .search_config import build_search_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..model.model import Model
+    from ..tasks import Seq2Seq
+    from .engines.torch import TorchEngine
+    from .text_generation import CausalGenerator
 
 Embeddings = NDArray[np.float32]
 
@@ -55,13 +56,13 @@ class Predictor:
     """
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, card: dict[str, Any], task: Task | None = None, max_length: int = 0,
-        precision: Precision = "auto", config: dict[str, Any] | None = None,
+        self, engine: Engine, tokenizer: Tokenizer, card: dict[str, Any], task: Task | None = None, max_length: int = 0,
+        config: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """`config` is what config.json of the folder records beside the model; `save` writes it again."""
-        self.model, self.tokenizer, self.card, self.task = model.eval(), tokenizer, card, task
-        self.max_length = max_length or model.config.encoder.max_position_embeddings
-        self.runtime, self.config = Runtime(model, precision), config or {}
+        self.engine, self.tokenizer, self.card, self.task = engine, tokenizer, card, task
+        self.max_length = max_length or engine.facts.max_position_embeddings
+        self.config = config or {}
         self.generation_config: GenerationConfig | None = None  # overrides the decoding settings of task=generate
 
     def __call__(
@@ -114,28 +115,13 @@ class Predictor:
     def compute_outputs(self, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[np.ndarray]:
         """Outputs of the task's head per sequence (per example, where windows are pooled); for task=generate, generated ids."""
         task = self.require_task()
-        objective = build_task_objective(task)
-        if isinstance(objective, Seq2SeqObjective):
-            search = self.generation_config
-            return list(generate_targets(self.runtime, self.tokenizer, objective.task, encoded.input_ids, search, batch_tokens))
+        if task.head_type == "lm":
+            from .text_generation import generate_targets
+
+            engine, search = self.require_torch("generated text"), self.generation_config
+            return list(generate_targets(engine, self.tokenizer, task, encoded.input_ids, search, batch_tokens))
         unlabelled = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
-        batches = ExampleBatches(task, unlabelled, batch_tokens or self.runtime.batch_tokens, 0, shuffle=False)
-        outputs = dict[int, np.ndarray]()
-        for indices in batches.split_epoch(0):
-            groups = [batches.groups[i] for i in indices]
-            batch = build_batch(task, unlabelled, groups, batches.pools_windows)
-            with self.runtime.inference_context():
-                rows = objective.compute_outputs(self.model, batch.to(self.runtime.device)).float().cpu()
-            sequence_ids = [
-                index
-                for group in groups
-                for index in group
-                if not batches.pools_windows or unlabelled.metadata[index].number == 0
-            ]
-            is_token_level = task.head_type in ("token", "span")
-            values = rows.split(batch.inputs.layout.lengths.tolist()) if is_token_level else rows
-            outputs |= {int(i): value.numpy() for i, value in zip(sequence_ids, values, strict=True)}
-        return [outputs[i] for i in sorted(outputs)]
+        return self.engine.task_outputs(task, unlabelled, batch_tokens)
 
     def embed(self, texts: str | Iterable[str], pooling: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
         """Sentence embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
@@ -150,15 +136,13 @@ class Predictor:
         options = {} if self.task is None else self.task.embedding_options
         encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.max_length, **options)
         ids = encoded.input_ids
-        if pooling == "mean" and not self.model.config.encoder.num_hidden_layers:
+        if pooling == "mean" and not self.engine.facts.num_hidden_layers:
             ids = [sequence[1:-1][sequence[1:-1] != self.tokenizer.unk_token_id] for sequence in ids]
         nonempty = np.flatnonzero([len(sequence) for sequence in ids])
-        vectors = np.zeros((len(ids), self.model.config.encoder.hidden_size), np.float32)
-        for positions in self.runtime.batch_by_length(np.array([len(ids[i]) for i in nonempty], np.int64), batch_tokens):
+        vectors = np.zeros((len(ids), self.hidden_size), np.float32)
+        for positions in self.engine.batch_by_length(np.array([len(ids[i]) for i in nonempty], np.int64), batch_tokens):
             batch = nonempty[positions]
-            with self.runtime.inference_context():
-                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
-                vectors[batch] = pool_tokens(hidden, layout, pooling, self.model.config.encoder.is_causal).float().cpu().numpy()
+            vectors[batch] = self.engine.embed([ids[i] for i in batch], pooling)
         if len(ids) > len(text_list):  # windows of long texts: one vector per text
             vectors = average_windows(vectors, replace(encoded, metadata=[]), len(text_list)).astype(np.float32)
         if getattr(self.task, "normalize", False):
@@ -178,11 +162,8 @@ class Predictor:
         encoded = encode_framed(self.tokenizer, text_list, self.max_length)
         ids = [text.ids for text in encoded]
         vectors: dict[int, Embeddings] = {}
-        for batch in self.runtime.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
-            with self.runtime.inference_context():
-                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
-                per_text = hidden.float().cpu().split(layout.lengths.tolist())
-            vectors |= {int(i): value.numpy() for i, value in zip(batch, per_text, strict=True)}
+        for batch in self.engine.batch_by_length(np.array([len(text) for text in ids], np.int64), batch_tokens):
+            vectors |= zip(batch.tolist(), self.engine.hidden_states([ids[i] for i in batch]), strict=True)
         results = [TokenVectors(text.tokens, text.offsets, vectors[index]) for index, text in enumerate(encoded)]
         return results[0] if is_single else results
 
@@ -197,9 +178,11 @@ class Predictor:
             >>> tokens, offsets, weights = model.attentions("a fine film")
             >>> weights.shape  # (layers, heads, 5, 5): [CLS] a fine film [SEP]
         """
+        from .attentions import compute_attentions
+
         text_list, is_single = as_text_list(texts)
         encoded = encode_framed(self.tokenizer, text_list, self.max_length)
-        results = compute_attentions(self.runtime, encoded, batch_tokens)
+        results = compute_attentions(self.require_torch("attention weights"), encoded, batch_tokens)
         return results[0] if is_single else results
 
     def alignments(
@@ -211,12 +194,14 @@ class Predictor:
         when it predicts target token i; an RNN decoder has one layer and one head (Bahdanau et al. 2015, figure 3). The target
         is what the model generates, or `targets`.
         """
+        from .attentions import compute_alignments
+
         text_list, is_single = as_text_list(texts)
         task, target_list = self.require_task(), None if targets is None else as_text_list(targets)[0]
-        objective = build_task_objective(task)
-        if not isinstance(objective, Seq2SeqObjective):
+        if task.head_type != "lm":
             raise UserError(f"alignments are between source and target; task={task.__struct_config__.tag} has no target text")
-        arguments = (self.runtime, self.tokenizer, objective.task, text_list, target_list, self.max_length)
+        engine = self.require_torch("attention weights")
+        arguments = (engine, self.tokenizer, task, text_list, target_list, self.max_length)
         results = compute_alignments(*arguments, batch_tokens)
         return results[0] if is_single else results
 
@@ -253,7 +238,7 @@ class Predictor:
         candidates sum to 1.
         """
         text_list, is_single = as_text_list(texts)
-        fill_mask = FillMask(self.runtime, self.tokenizer, self.max_length)
+        fill_mask = FillMask(self.engine, self.tokenizer, self.max_length)
 
         def fill_one(text: str) -> FilledMasks | Predictions:
             if candidates is not None:
@@ -274,7 +259,7 @@ class Predictor:
         """
         text_list, is_single = as_text_list(texts)
         config: GenerationConfig = from_dict(GenerationConfig, {"kind": kind, **search}, "generate")  # type: ignore[arg-type]
-        results = CausalGenerator(self.runtime, self.tokenizer).generate(text_list, config, batch_tokens)
+        results = self._causal_generator().generate(text_list, config, batch_tokens)
         return results[0] if is_single else results
 
     def stream(self, text: str, kind: str = "greedy", **search: Any) -> Iterator[str]:
@@ -289,21 +274,22 @@ class Predictor:
         """
         if not isinstance(text, str):
             raise UserError("stream takes one text; call generate for several")
-        objective = None if self.task is None else build_task_objective(self.task)
-        task = objective.task if isinstance(objective, Seq2SeqObjective) else None
+        from .text_generation import stream_target
+
+        task = self._generation_task
         settings = {"kind": kind, **({"max_new_tokens": task.max_target_length} if task else {}), **search}
         config: GenerationConfig = from_dict(GenerationConfig, settings, "stream")  # type: ignore[arg-type]
         if task is not None:
-            return stream_target(self.runtime, self.tokenizer, task, text, self.max_length, config)
-        return CausalGenerator(self.runtime, self.tokenizer).stream(text, config)
+            engine = self.require_torch("generated text")
+            return stream_target(engine, self.tokenizer, task, text, self.max_length, config)
+        return self._causal_generator().stream(text, config)
 
     @property
     def default_search(self) -> GenerationConfig | None:
         """The decoding settings unless others are given; None for a model that does not generate text."""
         if self.task is None:
-            return Greedy() if is_causal_lm(self.model) else None
-        objective = build_task_objective(self.task)
-        return build_search_config(objective.task) if isinstance(objective, Seq2SeqObjective) else None
+            return Greedy() if self.is_causal_lm else None
+        return build_search_config(self._generation_task) if self._generation_task else None
 
     def likelihood(self, texts: str | Iterable[str], batch_tokens: int | None = None) -> Any:
         """Log-likelihood of each text under the model: pseudo-log-likelihood for a masked LM (Salazar et al. 2020).
@@ -312,10 +298,10 @@ class Predictor:
         natural logarithms. A masked LM needs one forward pass per token, a causal model one per text.
         """
         text_list, is_single = as_text_list(texts)
-        if is_causal_lm(self.model):
-            results = CausalGenerator(self.runtime, self.tokenizer).log_likelihood(text_list, batch_tokens)
+        if self.is_causal_lm:
+            results = self._causal_generator().log_likelihood(text_list, batch_tokens)
             return results[0] if is_single else results
-        results = FillMask(self.runtime, self.tokenizer, self.max_length).pseudo_log_likelihood(text_list, batch_tokens)
+        results = FillMask(self.engine, self.tokenizer, self.max_length).pseudo_log_likelihood(text_list, batch_tokens)
         return results[0] if is_single else results
 
     @property
@@ -324,8 +310,24 @@ class Predictor:
         return getattr(self.task, "labels", ())
 
     @property
-    def device(self) -> torch.device:
-        return self.runtime.device
+    def model(self) -> "Model":
+        """The torch module of the model."""
+        return self.require_torch("the torch module").model
+
+    @property
+    def device(self) -> Any:
+        """Where the model computes: a torch.device, or "cpu" with backend=onnx or openvino."""
+        return self.engine.device
+
+    @property
+    def hidden_size(self) -> int:
+        """Size of the vectors of `embed` and `hidden_states`."""
+        return self.engine.facts.hidden_size
+
+    @property
+    def is_causal_lm(self) -> bool:
+        """Whether the model continues texts: a causal decoder-only model with a language-model head."""
+        return self.engine.facts.is_causal_lm
 
     @property
     def pooling(self) -> Pooling:
@@ -334,16 +336,21 @@ class Predictor:
         return pooling
 
     @property
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
+    def num_parameters(self) -> int | None:
+        """Number of weights; None where the folder does not say."""
+        return self.engine.num_parameters
 
-    def to(self, device: str | torch.device) -> "Predictor":
+    def to(self, device: "str | torch.device") -> "Predictor":
         """Move the model to a device ("cpu", "cuda", "cuda:1", "auto") in place; returns the predictor."""
+        from ..device import resolve_device
+
         self.model.to(resolve_device(str(device)))
         return self
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint folder that `load` reads, with tokenizer, task and card; an existing folder is not overwritten."""
+        from ..model import checkpoint
+
         path = resolve_output(folder, "folder")
         task = {} if self.task is None else {"task": to_dict(self.task)}
         config = {name: value for name, value in self.config.items() if name != "model"} | task
@@ -357,6 +364,22 @@ class Predictor:
         if self.task is None:
             raise UserError("this model was not fine-tuned for a task; run `bertsmith finetune`, or fill masks with .fill")
         return self.task
+
+    def require_torch(self, feature: str) -> "TorchEngine":
+        """The engine, if torch computes it; else an error that names the `feature` that needs it."""
+        engine = self.engine.as_torch()
+        if engine is None:
+            raise UserError(f"{feature} needs backend=torch, and this model is computed with backend={self.engine.backend}")
+        return engine
+
+    def _call_language_model(self, inputs: Any, top_k: int | None, batch_tokens: int | None) -> Any:
+        texts, is_single = as_text_list(inputs)
+        if self.is_causal_lm:
+            if top_k is not None:
+                raise UserError(f'top_k={top_k} is an option of sampling; use .generate(text, kind="sample", top_k={top_k})')
+            return self.generate(inputs if is_single else texts, batch_tokens=batch_tokens)
+        filled = [self.fill(text, 5 if top_k is None else top_k) for text in texts]
+        return filled[0] if is_single else filled
 
     def __repr__(self) -> str:
         return f"Predictor({', '.join(f'{name}={value}' for name, value in self._summary().items())})"
@@ -372,25 +395,33 @@ class Predictor:
         labels = ", ".join(self.labels[:MAX_LABELS_SHOWN])
         if len(self.labels) > MAX_LABELS_SHOWN:
             labels += f", ... ({len(self.labels)})"
-        size, precision = f"{self.num_parameters:,}", self.runtime.compute_precision
         summary = {"task": str(task)} | ({"labels": f"[{labels}]"} if labels else {})
-        return summary | {"parameters": size, "device": str(self.device), "precision": precision}
+        summary |= {} if self.num_parameters is None else {"parameters": f"{self.num_parameters:,}"}
+        return summary | {
+            "backend": self.engine.backend, "device": str(self.device), "precision": self.engine.compute_precision
+        }  # fmt: skip
 
-    def _call_language_model(self, inputs: Any, top_k: int | None, batch_tokens: int | None) -> Any:
-        texts, is_single = as_text_list(inputs)
-        if is_causal_lm(self.model):
-            if top_k is not None:
-                raise UserError(f'top_k={top_k} is an option of sampling; use .generate(text, kind="sample", top_k={top_k})')
-            return self.generate(inputs if is_single else texts, batch_tokens=batch_tokens)
-        filled = [self.fill(text, 5 if top_k is None else top_k) for text in texts]
-        return filled[0] if is_single else filled
+    @property
+    def _generation_task(self) -> "Seq2Seq | None":
+        """The task, if its model generates text."""
+        return self.task if self.task is not None and self.task.head_type == "lm" else None  # type: ignore[return-value]
+
+    def _causal_generator(self) -> "CausalGenerator":
+        from .text_generation import CausalGenerator
+
+        return CausalGenerator(self.require_torch("generated text"), self.tokenizer)
 
 
 def load(folder: str | Path, device: str = "auto", precision: Precision = "auto") -> Predictor:
     """Load a checkpoint folder as a `Predictor`; `device="auto"` is a GPU if there is one."""
+    from ..device import resolve_device
+    from ..model import checkpoint
+    from .engines.torch import TorchEngine
+
     path = resolve_path(folder, "folder")
     torch_device = resolve_device(device)
     model, tokenizer, card = checkpoint.load(path)
-    config = checkpoint.read_config(path)
+    config = read_config(path)
     task = from_dict(TaskConfig, config["task"], str(path / "config.json")) if "task" in config else None  # type: ignore[arg-type]
-    return Predictor(model.to(torch_device), tokenizer, card, task, config.get("max_length", 0), precision, config)
+    engine = TorchEngine(model.to(torch_device), precision)
+    return Predictor(engine, tokenizer, card, task, config.get("max_length", 0), config)

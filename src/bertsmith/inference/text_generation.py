@@ -7,34 +7,35 @@ import numpy as np
 import torch
 
 from ..errors import UserError
+from ..model.generation.config import Beam, GenerationConfig, Greedy, Sample
 from ..model.generation.incremental import IncrementalDecoder, build_incremental_decoder, build_seq2seq_decoder
-from ..model.generation.search import Beam, GeneratedSequence, GenerationConfig, Greedy, Sample, generate, number_copies, stream
-from ..model.heads import LM_HEAD
+from ..model.generation.search import GeneratedSequence, generate, number_copies, stream
 from ..model.linear import use_small_linear
-from ..model.model import Model
 from ..tasks import Seq2Seq
 from ..tasks.seq2seq import Seq2SeqExample, TextDecoder
 from ..tasks.sequences import encode_texts
 from ..tokenization.tokenizer import Tokenizer
+from .engines.base import LM_HEAD, Ints
+from .engines.torch import TorchEngine
 from .fill_mask import format_likelihood
-from .runtime import Ints, Runtime
+from .search_config import build_search_config
 
 
 def generate_targets(
-    runtime: Runtime, tokenizer: Tokenizer, task: Seq2Seq, source_ids: Sequence[Ints], search: GenerationConfig | None = None,
-    batch_tokens: int | None = None,
+    engine: TorchEngine, tokenizer: Tokenizer, task: Seq2Seq, source_ids: Sequence[Ints],
+    search: GenerationConfig | None = None, batch_tokens: int | None = None,
 ) -> list[Ints]:  # fmt: skip
     """Generated ids [CLS] ... [SEP] for each source, in order; `search` defaults to the task's decoding settings.
 
     Sources of similar length share a batch.
     """
-    model, outputs, search = runtime.model, dict[int, Ints](), search or build_search_config(task)
+    model, outputs, search = engine.model, dict[int, Ints](), search or build_search_config(task)
     copy_numbers = number_copies(source_ids)
     max_positions = model.config.encoder.max_position_embeddings
-    for batch in runtime.batch_by_length(np.array([len(sequence) for sequence in source_ids], np.int64), batch_tokens):
+    for batch in engine.batch_by_length(np.array([len(sequence) for sequence in source_ids], np.int64), batch_tokens):
         sources = [source_ids[i] for i in batch]
         max_lengths = [max_positions - (len(sequence) if model.decoder is None else 0) for sequence in sources]
-        with runtime.inference_context():
+        with engine.inference_context():
             sequences = generate(
                 build_seq2seq_decoder(model, search.max_new_tokens, tokenizer.cls_token_id),
                 sources,
@@ -48,14 +49,14 @@ def generate_targets(
 
 
 def stream_target(
-    runtime: Runtime, tokenizer: Tokenizer, task: Seq2Seq, source: str, max_length: int, search: GenerationConfig
+    engine: TorchEngine, tokenizer: Tokenizer, task: Seq2Seq, source: str, max_length: int, search: GenerationConfig
 ) -> Iterator[str]:
     """The target of one source as `generate_targets` gives it, in pieces of text."""
-    model, (source_ids,) = runtime.model, task.encode([Seq2SeqExample(source)], tokenizer, max_length).input_ids
+    model, (source_ids,) = engine.model, task.encode([Seq2SeqExample(source)], tokenizer, max_length).input_ids
     room = model.config.encoder.max_position_embeddings - (len(source_ids) if model.decoder is None else 0)
     decoder = build_seq2seq_decoder(model, search.max_new_tokens, tokenizer.cls_token_id)
     arguments = (decoder, source_ids, check_streamable(search), tokenizer.sep_token_id, min(search.max_new_tokens, room))
-    return stream_text(runtime, stream(*arguments), TextDecoder(tokenizer))
+    return stream_text(engine, stream(*arguments), TextDecoder(tokenizer))
 
 
 def check_streamable(search: GenerationConfig) -> Greedy | Sample:
@@ -64,14 +65,16 @@ def check_streamable(search: GenerationConfig) -> Greedy | Sample:
     return search
 
 
-def stream_text(runtime: Runtime, sequences: Iterator[GeneratedSequence], decode: Callable[[list[int]], str]) -> Iterator[str]:
+def stream_text(
+    engine: TorchEngine, sequences: Iterator[GeneratedSequence], decode: Callable[[list[int]], str]
+) -> Iterator[str]:
     """Pieces of text whose concatenation is `decode` of all tokens.
 
     A character may need several tokens of a byte-level vocabulary: until it is complete it is decoded as U+FFFD, and held back.
     """
     emitted = text = ""
     while True:
-        with runtime.inference_context():  # not around `yield`: it would hold for the caller, too
+        with engine.inference_context():  # not around `yield`: it would hold for the caller, too
             sequence = next(sequences, None)
         if sequence is None:
             break
@@ -84,32 +87,15 @@ def stream_text(runtime: Runtime, sequences: Iterator[GeneratedSequence], decode
         yield text[len(emitted) :]
 
 
-def build_search_config(task: Seq2Seq) -> GenerationConfig:
-    """Decoding settings of a task: greedy or beam search."""
-    if task.num_beams == 1:
-        return Greedy(max_new_tokens=task.max_target_length)
-    return Beam(
-        max_new_tokens=task.max_target_length,
-        num_beams=task.num_beams,
-        length_penalty=task.length_penalty,
-        length_penalty_type=task.length_penalty_type,
-    )
-
-
-def is_causal_lm(model: Model) -> bool:
-    """A causal decoder-only model with a language-model head."""
-    return model.config.encoder.is_causal and model.config.decoder is None and LM_HEAD in model.heads
-
-
 class CausalGenerator:
     """Generation and log-likelihoods with a causal language model."""
 
-    def __init__(self, runtime: Runtime, tokenizer: Tokenizer) -> None:
-        if not is_causal_lm(runtime.model):
-            problem = "has no language-model head" if runtime.model.config.encoder.is_causal else "is not causal"
+    def __init__(self, engine: TorchEngine, tokenizer: Tokenizer) -> None:
+        if not engine.facts.is_causal_lm:
+            problem = "has no language-model head" if engine.facts.is_causal else "is not causal"
             raise UserError(f"this model {problem} and cannot generate text; use a model pre-trained with objective=clm, or an "
                            "imported GPT")  # fmt: skip
-        self.runtime, self.model, self.tokenizer = runtime, runtime.model, tokenizer
+        self.engine, self.model, self.tokenizer = engine, engine.model, tokenizer
 
     def generate(self, texts: Sequence[str], search: GenerationConfig, batch_tokens: int | None = None) -> list[dict[str, Any]]:
         """The continuation of each text, without the text itself.
@@ -127,8 +113,8 @@ class CausalGenerator:
         copy_numbers = number_copies(prompts)
         # outside inference mode: it re-lays weights, which may be trained later
         decoder = self._build_decoder(search.max_new_tokens)
-        for batch in self.runtime.batch_by_length(lengths, batch_tokens):
-            with self.runtime.inference_context():
+        for batch in self.engine.batch_by_length(lengths, batch_tokens):
+            with self.engine.inference_context():
                 sequences = generate(decoder, [prompts[i] for i in batch], search, self.tokenizer.sep_token_id,
                                [max_new_tokens[i] for i in batch], [copy_numbers[i] for i in batch])  # fmt: skip
             outputs |= dict(zip(batch.tolist(), sequences, strict=True))
@@ -140,7 +126,7 @@ class CausalGenerator:
         room = self.model.config.encoder.max_position_embeddings - len(prompt)
         decoder, max_new_tokens = self._build_decoder(search.max_new_tokens), min(search.max_new_tokens, room)
         sequences = stream(decoder, prompt, config, self.tokenizer.sep_token_id, max_new_tokens)
-        return stream_text(self.runtime, sequences, lambda tokens: self._decode_continuation(prompt, tokens))
+        return stream_text(self.engine, sequences, lambda tokens: self._decode_continuation(prompt, tokens))
 
     def log_likelihood(self, texts: Sequence[str], batch_tokens: int | None = None) -> list[dict[str, Any]]:
         """Log-likelihood of each text by the chain rule, in one forward pass; texts are truncated to the model's length."""
@@ -150,9 +136,9 @@ class CausalGenerator:
             for text_ids in encode_texts(texts, self.tokenizer)
         ]
         totals = np.zeros(len(ids))
-        for batch in self.runtime.batch_by_length(np.array([len(text_ids) for text_ids in ids], np.int64), batch_tokens):
-            with self.runtime.inference_context():
-                hidden, layout = self.runtime.compute_hidden_states([ids[i] for i in batch])
+        for batch in self.engine.batch_by_length(np.array([len(text_ids) for text_ids in ids], np.int64), batch_tokens):
+            with self.engine.inference_context():
+                hidden, layout = self.engine.compute_hidden_states([ids[i] for i in batch])
                 targets = torch.from_numpy(np.concatenate([ids[i] for i in batch])).to(hidden.device)[1:]
                 logits = self.model.compute_logits(LM_HEAD, hidden[:-1])[:, :vocab_size].float()
                 log_probs = logits.log_softmax(-1).gather(1, targets[:, None]).squeeze(1)

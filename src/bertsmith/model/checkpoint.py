@@ -8,18 +8,24 @@ import torch
 from torch import Tensor
 
 from .. import tensors
-from ..artifacts import MANIFEST, atomic_folder, read_json, require_kind, verify_manifest
+from ..artifacts import MANIFEST, atomic_folder, read_json, verify_manifest
 from ..config import from_dict, to_dict
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
 from ..writing import write_json
-from .int8 import INT8_FORMAT, dequantize_weights, quantize_weights
+from .folder import (
+    FORMAT_VERSION,
+    INT8_FORMAT,
+    WEIGHTS_FILE,
+    WEIGHTS_INDEX_FILE,
+    list_weight_files,
+    read_config,
+    stores_int8,
+)
+from .int8 import dequantize_weights, quantize_weights
 from .model import Model, ModelConfig
 
-FORMAT_VERSION = (1, 0)  # of config.json: a new minor version adds keys, a new major version changes their meaning
 MAX_SHARD_SIZE = 2 << 30  # bytes
-WEIGHTS_FILE = "model.safetensors"
-WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
 
 
 def save(folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any]) -> None:
@@ -68,10 +74,10 @@ def save_weights(folder: Path, weights: dict[str, Tensor], max_shard_size: int =
 
 def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer, dict[str, Any]]:
     """The model in eval mode, its tokenizer and its card."""
-    require_kind(folder, "checkpoint")
+    record = read_config(folder)
     if verify_checksums and (folder / MANIFEST).exists():
         verify_manifest(folder)
-    config = from_dict(ModelConfig, read_config(folder)["model"], str(folder / "config.json"))
+    config = from_dict(ModelConfig, record["model"], str(folder / "config.json"))
     tokenizer = config.encoder.open_vocabulary(Tokenizer.load(folder / "tokenizer.json"))
     with torch.random.fork_rng(devices=[]):  # torch's layers draw the weights that are loaded next
         model = Model(config, tokenizer, init_weights=False)
@@ -79,47 +85,18 @@ def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer,
     return model.eval(), tokenizer, read_json(folder / "card.json")
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """Read config.json; a UserError for a folder without a model of ours (a Hugging Face folder, a corpus ...)."""
-    require_kind(folder, "checkpoint")
-    config: dict[str, Any] = read_json(folder / "config.json")
-    _check_format_version(config.get("format_version"), folder / "config.json")
-    return config
-
-
 def load_weights(folder: Path) -> dict[str, Tensor]:
     """State dict of the folder; int8 weights are dequantized to float32."""
-    weight_format = read_config(folder).get("weights")
-    if weight_format not in (None, INT8_FORMAT):
-        raise UserError(f"{folder / 'config.json'} has weights = {weight_format}, which this version of bertsmith cannot read")
-    return dequantize_weights(read_tensors(folder), folder) if weight_format else read_tensors(folder)
+    is_int8 = stores_int8(read_config(folder), folder)
+    return dequantize_weights(read_tensors(folder), folder) if is_int8 else read_tensors(folder)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Tensors of all weight files as stored, by name."""
-    files = (
-        sorted(set(read_json(folder / WEIGHTS_INDEX_FILE)["weight_map"].values()))
-        if (folder / WEIGHTS_INDEX_FILE).exists()
-        else [WEIGHTS_FILE]
-    )
     weights: dict[str, Tensor] = {}
-    for file in files:
-        weights |= tensors.load_tensors(folder / file)
+    for path in list_weight_files(folder):
+        weights |= tensors.load_tensors(path)
     return weights
-
-
-def _check_format_version(version: Any, path: Path) -> None:
-    """Raise a UserError for a config.json without a version (written before the first release) or with a newer one."""
-    if version is None:
-        raise UserError(
-            f"{path} has no format_version: it is from before the first release; run the command that created it again"
-        )
-    numbers = str(version).split(".")
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-        raise UserError(f"{path}: format_version = {version!r} is not of the form '1.0'")
-    if tuple(map(int, numbers)) > FORMAT_VERSION:
-        raise UserError(f"{path} has format_version {version}, but this bertsmith supports up to "
-                       f"{'.'.join(map(str, FORMAT_VERSION))}; upgrade bertsmith")  # fmt: skip
 
 
 def _split_into_shards(weights: dict[str, Tensor], max_shard_size: int) -> list[list[str]]:

@@ -5,15 +5,13 @@ per row does not lower its loss.
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
+from .folder import SCALE_SUFFIX
 
-INT8_FORMAT: dict[str, Any] = {"kind": "int8", "bits": 8, "scale": "row"}  # `weights` in config.json
-SCALE_SUFFIX = ":scale"  # of the tensor with the scales of a matrix; no parameter name ends so
 INT8_MAX = 127
 MIN_SCALE = torch.finfo(torch.float32).tiny  # keeps the scale of an all-zero row above 0
 

@@ -92,6 +92,10 @@ class Layout:
         """One more than the largest position."""
         return self.max_seqlen if self.past_lengths is None else self._position_range[1]
 
+    def is_at_most(self, length: int) -> bool:
+        """Whether no sequence is longer."""
+        return self.max_seqlen <= length
+
     @cached_property
     def is_aligned(self) -> bool:
         """Whether all sequences have the same length and the same past length, so that they have the same positions."""
@@ -317,6 +321,17 @@ class PaddedLayout(Layout):
 
     def padding_mask(self) -> Tensor:
         return self.attention_mask
+
+    @property
+    def last_token(self) -> Tensor:
+        return self.first_token + self.attention_mask.sum(1) - 1
+
+    def mean_pool(self, x: Tensor) -> Tensor:
+        mask = self.attention_mask[..., None].to(x.dtype)
+        return (self.pad(x) * mask).sum(1) / mask.sum(1)
+
+    def max_pool(self, x: Tensor) -> Tensor:
+        return self.pad(x).masked_fill(~self.attention_mask[..., None], float("-inf")).amax(1)
 
 
 def segment_means(x: Tensor, segment_ids: Tensor, counts: Tensor | None = None) -> Tensor:

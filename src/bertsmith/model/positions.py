@@ -37,12 +37,20 @@ class RotaryEmbedding(nn.Module):
 
     def cos_sin(self, max_seqlen: int, device: torch.device) -> Tensor:
         """(positions, head_dim) float32 for at least `max_seqlen` positions: head_dim / 2 cosines, then as many sines."""
+        if torch.compiler.is_exporting():  # the graph has the table if it is long enough for any input, else computes it
+            from torch.fx.experimental.symbolic_shapes import guard_or_false  # takes a quarter of a second
+
+            is_cached = guard_or_false(max_seqlen <= len(self.cos_sin_cache))
+            return self.cos_sin_cache if is_cached else self._compute_cos_sin(max_seqlen, device)
         if len(self.cos_sin_cache) < max_seqlen or self.cos_sin_cache.device != device:
             with torch.inference_mode(False):  # it may be reused in training
-                inv_freq = self.theta ** -(torch.arange(0, self.head_dim, 2, device=device).double() / self.head_dim)
-                angles = torch.arange(1 << (max_seqlen - 1).bit_length(), device=device)[:, None] * inv_freq
-                self.cos_sin_cache = torch.cat([angles.cos(), angles.sin()], 1).float()
+                self.cos_sin_cache = self._compute_cos_sin(1 << (max_seqlen - 1).bit_length(), device)
         return self.cos_sin_cache
+
+    def _compute_cos_sin(self, num_positions: int, device: torch.device) -> Tensor:
+        inv_freq = self.theta ** -(torch.arange(0, self.head_dim, 2, device=device).double() / self.head_dim)
+        angles = torch.arange(num_positions, device=device)[:, None] * inv_freq
+        return torch.cat([angles.cos(), angles.sin()], 1).float()
 
 
 def apply_rope(qkv: Tensor, cos_sin: Tensor, positions: Tensor, num_heads: int) -> Tensor:
@@ -53,7 +61,7 @@ def apply_rope(qkv: Tensor, cos_sin: Tensor, positions: Tensor, num_heads: int) 
         return in_place(qkv, cos_sin, positions, num_heads)
     q, k, v = qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)
     cos, sin = cos_sin[positions][:, None].to(qkv.dtype).chunk(2, -1)
-    return torch.stack([_rotate(q, cos, sin), _rotate(k, cos, sin), v], -3).flatten(-3)
+    return torch.stack([rotate(q, cos, sin), rotate(k, cos, sin), v], -3).flatten(-3)
 
 
 def shift_rope(x: Tensor, cos_sin: Tensor, offsets: Tensor) -> Tensor:
@@ -63,13 +71,14 @@ def shift_rope(x: Tensor, cos_sin: Tensor, offsets: Tensor) -> Tensor:
     """
     cos, sin = cos_sin[offsets.abs()][..., None, :].chunk(2, -1)
     rotated, padding = (
-        _rotate(x[..., : cos_sin.shape[1]], cos, sin * offsets.sign()[..., None, None]),
+        rotate(x[..., : cos_sin.shape[1]], cos, sin * offsets.sign()[..., None, None]),
         x.shape[-1] - cos_sin.shape[1],
     )
     return (F.pad(rotated, (0, padding)) if padding else rotated).to(x.dtype)
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotation of each pair of elements i and i + head_dim / 2 of (.., head_dim) by an angle; cos, sin: (.., head_dim / 2)."""
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 

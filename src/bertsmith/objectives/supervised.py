@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..corpus.loader import batch_boundaries
+from ..corpus.batches import batch_boundaries
 from ..errors import UserError
 from ..model.batch import Inputs
 from ..model.heads import HeadConfig, SequenceHeadConfig, TokenHeadConfig

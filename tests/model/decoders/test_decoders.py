@@ -13,8 +13,9 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.decoders import RNNDecoderConfig, TransformerDecoderConfig
 from bertsmith.model.decoders.rnn import SourceAttention
 from bertsmith.model.decoders.transformer import CrossAttention
+from bertsmith.model.generation.config import Beam, Greedy
 from bertsmith.model.generation.incremental import build_seq2seq_decoder
-from bertsmith.model.generation.search import Beam, Greedy, generate
+from bertsmith.model.generation.search import generate
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import AdaptiveSpan, Attention, LiteTransformer, Longformer, Lstm, Reformer, ReformerChunked
 from bertsmith.model.model import ModelConfig, build_model

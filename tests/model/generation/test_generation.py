@@ -12,9 +12,10 @@ from torch.testing import assert_close
 from bertsmith.model import linear
 from bertsmith.model.checkpoint import save_weights
 from bertsmith.model.config import EncoderConfig
+from bertsmith.model.generation.config import Beam, Greedy, Sample
 from bertsmith.model.generation.incremental import KVCacheDecoder, UncachedDecoder
 from bertsmith.model.generation.sampling import ban_ngrams, sample_tokens
-from bertsmith.model.generation.search import Beam, Greedy, Sample, beam_search, generate
+from bertsmith.model.generation.search import beam_search, generate
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model

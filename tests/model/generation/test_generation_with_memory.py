@@ -7,8 +7,9 @@ from torch.testing import assert_close
 
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
+from bertsmith.model.generation.config import Beam, Greedy
 from bertsmith.model.generation.incremental import SegmentMemoryDecoder, UncachedDecoder, can_use_segment_memory
-from bertsmith.model.generation.search import Beam, Greedy, generate
+from bertsmith.model.generation.search import generate
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import AdaptiveSpan, Attention, TransformerXL
 from bertsmith.model.model import ModelConfig, build_model

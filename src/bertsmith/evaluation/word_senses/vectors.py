@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...errors import UserError
+from ...inference.engines.torch import TorchEngine
 from ...inference.predictor import Predictor
 from ...metrics.scores import l2_normalize
 from ...model.batch import Inputs
@@ -36,8 +37,9 @@ def compute_word_vectors(
     """One array (occurrences, hidden size) for the embeddings and for each layer."""
     encoded = [encode_occurrence(predictor.tokenizer, occurrence, predictor.max_length) for occurrence in occurrences]
     layers: list[Floats] = []
-    for batch in predictor.runtime.batch_by_length(np.array([len(ids) for ids, _ in encoded], np.int64), batch_tokens):
-        batch_vectors = _layer_vectors(predictor, [encoded[i] for i in batch])
+    engine = predictor.require_torch("the hidden states of every layer")
+    for batch in engine.batch_by_length(np.array([len(ids) for ids, _ in encoded], np.int64), batch_tokens):
+        batch_vectors = _layer_vectors(engine, [encoded[i] for i in batch])
         layers = layers or [np.zeros((len(encoded), occurrence.shape[1]), np.float32) for occurrence in batch_vectors]
         for layer, vectors in zip(layers, batch_vectors, strict=True):
             layer[batch] = vectors
@@ -84,7 +86,7 @@ def nearest_neighbors(vectors: Floats, k: int) -> NDArray[np.int64]:
     return np.argsort(-similarities, axis=1, kind="stable")[:, : min(k, len(vectors) - 1)]
 
 
-def _layer_vectors(predictor: Predictor, encoded: list[tuple[Ints, Ints]]) -> list[Floats]:
+def _layer_vectors(engine: TorchEngine, encoded: list[tuple[Ints, Ints]]) -> list[Floats]:
     """Per layer, (words, hidden size): mean of the hidden states of each word's tokens."""
     lengths = [len(ids) for ids, _ in encoded]
     offsets = np.cumsum([0, *lengths[:-1]])
@@ -94,9 +96,9 @@ def _layer_vectors(predictor: Predictor, encoded: list[tuple[Ints, Ints]]) -> li
     num_tokens = torch.tensor([len(word_indices) for _, word_indices in encoded])
     word_ids = torch.arange(len(encoded)).repeat_interleave(num_tokens)
     hidden_states: list[torch.Tensor] = []
-    with predictor.runtime.inference_context():
+    with engine.inference_context():
         inputs = Inputs(torch.from_numpy(np.concatenate([ids for ids, _ in encoded])), Layout.from_lengths(lengths))
-        predictor.model(inputs.to(device := predictor.runtime.device), hidden_states)
+        engine.model(inputs.to(device := engine.device), hidden_states)
         return [segment_means(layer[rows.to(device)].float().cpu(), word_ids, num_tokens).numpy() for layer in hidden_states]
 
 

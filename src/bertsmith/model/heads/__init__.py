@@ -15,6 +15,7 @@ from ...config import PosInt, Probability, Variant
 from ...errors import UserError
 from .. import kernels
 from ..embeddings.adaptive import AdaptiveSoftmaxHeadConfig
+from ..folder import LM_HEAD as LM_HEAD
 from ..linear import Linear, small_linear
 from ..sublayers import ACTIVATIONS
 from .crf import CRFHeadConfig
@@ -26,9 +27,6 @@ from .hierarchical_softmax import HierarchicalSoftmaxHeadConfig
 if TYPE_CHECKING:
     from ..config import EncoderConfig
     from ..encoder import Encoder
-
-
-LM_HEAD = "lm"  # name of the language modeling head in Model.heads
 
 
 class LMHeadConfig(Variant, frozen=True, tag="lm"):

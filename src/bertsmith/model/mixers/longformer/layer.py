@@ -132,9 +132,7 @@ class LongformerAttention(Mixer):
     def _attend(self, qkv: Tensor, global_out: Tensor | None, qkv_bias: Tensor | None, layout: Layout) -> Tensor:
         """(tokens, hidden_size): attention to the window and to global tokens; `global_out` fills the rows of the latter."""
         num_heads, dropout = self.projections.num_heads, self.dropout if self.training else 0.0
-        if (
-            list(self.heads_by_dilation) == [1] and layout.max_seqlen <= self.half_window + 1
-        ):  # every sequence fits into the window
+        if list(self.heads_by_dilation) == [1] and layout.is_at_most(self.half_window + 1):  # all fit into the window
             out = layout.attend_qkv(qkv, num_heads, None, self.causal, dropout)
             return out if global_out is None else out.index_copy(0, layout.global_tokens, global_out.to(out.dtype))
         qkv, global_heads = (
