@@ -13,8 +13,8 @@ from ..config import Config, Probability, to_dict
 from ..console import Console
 from ..convert import elmo, tf_checkpoint
 from ..convert.huggingface import folder, hub, reformer
+from ..convert.huggingface.family import Family
 from ..convert.huggingface.mapping import ConvertedModel
-from ..convert.huggingface.names import Family
 from ..convert.huggingface.sentence_transformers import read_modules
 from ..convert.huggingface.tokenizer import read_tokenizer
 from ..convert.parity import check_parity

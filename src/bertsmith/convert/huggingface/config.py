@@ -9,7 +9,8 @@ from ...errors import UserError
 from ...model.config import BERT_INIT_STD, EncoderConfig
 from ...model.heads import LM_HEAD
 from ...model.mixers import Attention, Longformer
-from .names import BERT, FAMILIES, Architecture, Family
+from .family import Architecture, Family
+from .names import BERT, FAMILIES
 
 # Keys of Longformer; the last two are in the authors' files only, not in transformers.
 ATTENTION_WINDOW, ATTENTION_DILATION, AUTOREGRESSIVE = "attention_window", "attention_dilation", "autoregressive"

@@ -40,7 +40,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, type_vo
         backend.post_processor = _build_template(tokenizer, type_vocab_size, is_causal)
     write_atomic(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
     state = tokenizer.json_dict
-    is_bert_tokenizer = (
+    is_bert_tokenizer = not is_causal and (  # transformers' BertTokenizer always appends [SEP]
         tuple((state[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")) == BERT_TOKENIZER_PARTS
     )
     names = dict(zip(("pad", "unk", "cls", "sep", "mask"), _special_tokens(tokenizer), strict=True))

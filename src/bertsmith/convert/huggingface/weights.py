@@ -11,7 +11,7 @@ from torch import Tensor
 from ... import tensors
 from ...artifacts import read_json
 from ...errors import UserError
-from .names import Architecture, Family
+from .family import Architecture, Family
 
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 UNSUPPORTED_FILES = {"tf_model.h5": "TensorFlow", "flax_model.msgpack": "Flax", "model.onnx": "ONNX"}
