@@ -14,7 +14,14 @@ from ...artifacts import read_json
 from ...config import from_dict, to_dict
 from ...errors import UserError
 from ...model.config import EncoderConfig
-from ...model.heads import LM_HEAD, LMHeadConfig, SequenceHeadConfig, TokenHeadConfig
+from ...model.heads import (
+    LM_HEAD,
+    DiscriminatorHeadConfig,
+    LMHeadConfig,
+    PooledHeadConfig,
+    SequenceHeadConfig,
+    TokenHeadConfig,
+)
 from ...model.mixers import Attention, Longformer
 from ...model.mixers.base import BaseMixerConfig
 from ...model.model import Model, ModelConfig
@@ -37,7 +44,8 @@ AUTO_CLASSES = {
 }
 CAUSAL_CLASSES = {"AutoModelForCausalLM": "BertsmithForCausalLM"}
 RENAMED = {f"heads.{LM_HEAD}.bias": f"heads.{LM_HEAD}.output_embeddings.bias"}  # our name -> that of the code
-DROPPED_HEADS = ("nsp", "sop", "rtd")  # of pre-training: the code has no classes for them
+# Heads of pre-training that the code has no classes for; they are left out.
+DROPPED_HEADS = {"nsp": PooledHeadConfig(labels=2), "sop": PooledHeadConfig(labels=2), "rtd": DiscriminatorHeadConfig()}
 OTHER_FORMATS = "format=int8 writes a smaller bertsmith checkpoint of any model"
 
 POOLER = "encoder.pooler"
@@ -189,7 +197,8 @@ def _find_problem(model: Model, task: TaskConfig | None) -> str | None:
     if "task" in heads and task is None:
         return "a head `task` without the task that defines its labels (fine-tune the model again)"
     for name, head in heads.items():
-        if name not in DROPPED_HEADS and not isinstance(head, LMHeadConfig | SequenceHeadConfig | TokenHeadConfig):
+        expected = {LM_HEAD: LMHeadConfig, "task": SequenceHeadConfig | TokenHeadConfig}.get(name)
+        if DROPPED_HEADS.get(name) != head and (expected is None or not isinstance(head, expected)):
             return f"the head `{name}` of kind {head.__struct_config__.tag}"
     if LM_HEAD in heads and "task" in heads:
         return "a language-model head and a task head together"
