@@ -20,7 +20,7 @@ import msgspec
 from . import hub_names
 from .errors import UserError
 from .pretrained import shipped
-from .writing import MANIFEST, make_temp_folder, sync_file, sync_folder, temp_path, write_json
+from .writing import MANIFEST, encode_json, make_temp_folder, sync_file, sync_folder, temp_path, write_json
 
 MODEL_KEYS = ("model", "init", "folder")  # recipe keys that name a model, which may be a shipped one
 MODEL_PART_KEYS = ("tokenizer", "extend")  # recipe keys that name a part of a model
@@ -195,7 +195,7 @@ def content_hash(path: Path) -> str:
 
 def fingerprint(value: Any) -> str:
     """First 16 hex digits of the SHA-256 of a value, in canonical JSON (bytes: as they are)."""
-    data = value if isinstance(value, bytes) else msgspec.json.encode(value, order="deterministic")
+    data = value if isinstance(value, bytes) else encode_json(value, "deterministic")
     return hashlib.sha256(data).hexdigest()[:16]
 
 

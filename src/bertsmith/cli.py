@@ -13,7 +13,7 @@ from . import __version__
 from .commands import POSITIONAL, STAGES, load_stage, recipe_type, report_same_names
 from .config import from_user, list_choices, suggest
 from .console import escape_unencodable, log_to_stderr, print_line, print_result
-from .errors import Interrupted, UserError, explain_missing_torch, explain_os_error, is_out_of_memory
+from .errors import NOT_UTF8, SURROGATE, Interrupted, UserError, explain_missing_torch, explain_os_error, is_out_of_memory
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
 from .schema import load_stage_schema
@@ -109,6 +109,8 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
     for arg in args:
         if arg in FLAGS:
             continue
+        if SURROGATE.search(arg):  # what Python makes of other bytes; no record could hold it
+            raise UserError(f"the argument {arg[:200]!a} {NOT_UTF8}")
         if re.match(r"--?[A-Za-z]", arg):
             name, _, value = arg.lstrip("-").partition("=")
             raise UserError(

@@ -1,12 +1,17 @@
 """Exceptions that the command line turns into one-line messages."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class UserError(ValueError):
     """Invalid input: the message names the value, the place and a fix. The command line prints it and exits with 2."""
+
+
+SURROGATE = re.compile("[\ud800-\udfff]")  # in file names and arguments: bytes that are not UTF-8
+NOT_UTF8 = "has bytes that are not UTF-8: rename the file or folder, or write the text in UTF-8"
 
 
 class Interrupted(Exception):

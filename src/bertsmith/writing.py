@@ -19,12 +19,12 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 from filelock import FileLock, Timeout, lock_descriptor
 
-from .errors import UserError
+from .errors import NOT_UTF8, UserError
 
 MANIFEST = "manifest.json"
 MAX_NAME_BYTES = 200  # of an output: file systems allow 255, and temporary names are longer
@@ -248,7 +248,15 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    write_atomic(path, msgspec.json.format(encode_json(value), indent=2) + b"\n")
+
+
+def encode_json(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
+    """JSON in UTF-8; a file name or text that UTF-8 cannot encode is an error that shows it."""
+    try:
+        return msgspec.json.encode(value, order=order)
+    except UnicodeEncodeError as error:
+        raise UserError(f"{error.object[:200]!a} {NOT_UTF8}") from None
 
 
 def open_own(path: Path, mode: str, **options: Any) -> Any:
