@@ -272,6 +272,9 @@ def test_cli_python_m_is_the_same_command(argv):
             "not enough memory (DefaultCPUAllocator: can't",
         ),
         (RecursionError("maximum recursion depth"), "the input is nested too deeply"),
+        (RuntimeError("can't start new thread"), "the system starts no more threads; use fewer workers"),
+        (BaseException("ThreadPoolBuildError { kind: WouldBlock }"), "the system starts no more threads"),  # a panic in Rust
+        (SystemError("error return without exception set"), "not enough memory (error return"),
     ],
 )
 def test_errors_of_the_system_name_the_place_and_a_way_out(error, message, monkeypatch):

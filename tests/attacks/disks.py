@@ -17,7 +17,7 @@ from tests.attacks.deaths import run_undisturbed
 from tests.attacks.harness import Case, Outcome, end_with_parent, find_problems, run_command
 from tests.attacks.stages import Stage, check_files, list_stages
 
-CASES = 105
+CASES = 125
 PAGE = 4096
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 

@@ -10,7 +10,7 @@ from tests.attacks.artifacts import Artifacts
 from tests.attacks.harness import Case
 from tests.attacks.stages import Stage, list_stages
 
-CASES = 2600
+CASES = 3500
 IMPOSSIBLE = (
     "", " ", "/", "//", "/..", "/.", "~nobody-here/x", "~root-not/x", "/dev/null", "/dev/full", "/dev/zero",
     "/dev/stdin", "/dev/fd/1",

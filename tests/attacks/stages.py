@@ -62,6 +62,10 @@ def list_stages(a: Artifacts) -> list[Stage]:
             "w",
             seconds=2,
         ),
+        Stage("glove", ("pretrain", f"corpus={a.corpus}", "objective=glove", "objective.vector_size=8", "train.epochs=1"), "h"),
+        Stage("continue", ("pretrain", f"corpus={a.corpus}", f"init={a.model}", *train, "train.average_checkpoints=2"), "j"),
+        Stage("tag", ("finetune", "task=tag", f"model={a.model}", f"data.train={a.sentences}", *train), "k"),
+        Stage("show masks", ("show", "masks", f"corpus={a.corpus}"), "k.html", is_file=True),
         Stage("suite", ("suite", *suite), "q", seconds=3),
         Stage("seeds", ("finetune", *classify, *train, "seeds=0,1"), "g", seconds=3),
     ]
