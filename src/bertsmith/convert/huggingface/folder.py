@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import tensors
-from ...artifacts import read_json
+from ...artifacts import read_json, read_object
 from ...config import from_dict
 from ...errors import UserError
 from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, save_weights
@@ -113,7 +113,7 @@ def write(
     save_weights(folder, weights, max_shard_size)
     if (folder / WEIGHTS_INDEX_FILE).exists():  # transformers requires the total size
         size = {"total_size": sum(weight.nbytes for weight in weights.values())}
-        write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": size, **read_json(folder / WEIGHTS_INDEX_FILE)})
+        write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": size, **read_object(folder / WEIGHTS_INDEX_FILE)})
     return target
 
 
@@ -168,7 +168,7 @@ def verify_roundtrip(folder: Path, model: Model, architecture: Architecture) -> 
 
 def read_record(folder: Path) -> CheckpointRecord:
     """Task, family and extra tensors of a checkpoint folder of ours."""
-    record: dict[str, Any] = read_json(folder / "config.json")
+    record: dict[str, Any] = read_object(folder / "config.json")
     task = from_dict(TaskConfig, record["task"], str(folder / "config.json")) if "task" in record else None  # type: ignore[arg-type]
     extra_tensors = tensors.load_tensors(folder / EXTRA_TENSORS_FILE) if (folder / EXTRA_TENSORS_FILE).exists() else {}
     return CheckpointRecord(task, record.get("family"), extra_tensors, record.get("max_length", 0))
