@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "reading": "errors",
     "synonyms": "",
     "config": "errors synonyms hub_names",
-    "recipes": "config",
+    "recipes": "errors config",
     "pretrained": "errors config",
     "hub_names": "",
     "writing": "errors",
