@@ -43,7 +43,7 @@ def open_npy(path: Path) -> NDArray[Any]:
             version = np.lib.format.read_magic(file)
             read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, is_fortran, dtype = read_header(file)
-        except (ValueError, EOFError, OSError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        except Exception as error:  # the header is a Python literal, which may be wrong in many ways
             raise UserError(f"{path} cannot be read as .npy: {error}") from None
         offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if dtype.hasobject or not dtype.itemsize:
@@ -74,7 +74,9 @@ def read_tensor_headers(path: Path) -> dict[str, TensorHeader]:
         dtype, shape, offsets = (
             (entry.get(key) for key in ("dtype", "shape", "data_offsets")) if isinstance(entry, dict) else [None] * 3
         )
-        if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2 and dtype in _TENSOR_BITS):
+        if not (
+            _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2 and isinstance(dtype, str) and dtype in _TENSOR_BITS
+        ):
             raise UserError(f"{path} cannot be read: its header has no dtype, shape and offsets of {name!r} that are known")
         if offsets[0] != end or (offsets[1] - end) * 8 != math.prod(shape) * _TENSOR_BITS[dtype]:
             raise UserError(f"{path} cannot be read: {name!r} of shape {shape} does not fit its offsets {offsets}")

@@ -64,7 +64,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 def check_depth(value: Any) -> None:
     """Raise ValueError if lists and dictionaries are nested so deeply that functions that recur into them would fail."""
     level, depth = [value], 0
-    while level := [item for item in level if isinstance(item, dict | list) and item]:
+    while level := [item for item in level if isinstance(item, dict | list)]:
         if (depth := depth + 1) > MAX_DEPTH:
             raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
         level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
