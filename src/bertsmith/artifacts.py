@@ -85,7 +85,7 @@ def detect_kind(folder: Path) -> FolderKind | None:
     if CORPUS_TOKENS in names:
         return "corpus"
     if "config.json" in names:
-        config = _parse_file(folder / "config.json") if (folder / "config.json").exists() else {}
+        config = _parse_file(folder / "config.json")
         if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
             return "Hugging Face folder"
         is_vectors = config.get("family") == "vectors" and "task" not in config
@@ -128,10 +128,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 def read_sealed(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """The bytes of a file, which must be those of the manifest in its folder, if one lists it."""
-    try:
-        data = read_bytes(path, max_bytes)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} is missing; {path.parent} was not created by bertsmith, or is incomplete") from None
+    data = _read_bytes(path, max_bytes)
     manifest = path.with_name(MANIFEST)
     if path != manifest and manifest.exists():
         files = _parse_file(manifest)  # of ours or of another program
@@ -319,7 +316,15 @@ def _find_problem(path: Path, entry: FileEntry) -> str:
 
 
 def _parse_file(path: Path) -> Any:
-    return parse_json(read_bytes(path, MAX_JSON_BYTES), str(path))
+    """A JSON file that is not compared with the manifest, such as the manifest itself."""
+    return parse_json(_read_bytes(path, MAX_JSON_BYTES), str(path))
+
+
+def _read_bytes(path: Path, max_bytes: int) -> bytes:
+    try:
+        return read_bytes(path, max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path} is missing; {path.parent} was not created by bertsmith, or is incomplete") from None
 
 
 @cache  # a stage may load a model several times

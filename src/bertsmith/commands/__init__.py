@@ -34,7 +34,13 @@ STAGES = {
 
 
 # Keys that arguments may set by position: `bertsmith predict out/mood "a fine film"`, `bertsmith doctor out/bert`.
-POSITIONAL = {"predict": ("model", "text"), "embed": ("model", "text"), "doctor": ("folder",), "verify": ("folder",), "show": ("kind",)}
+POSITIONAL = {
+    "predict": ("model", "text"),
+    "embed": ("model", "text"),
+    "doctor": ("folder",),
+    "verify": ("folder",),
+    "show": ("kind",),
+}
 
 
 def load_stage(name: str) -> ModuleType:

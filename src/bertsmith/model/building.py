@@ -1,6 +1,6 @@
 """Building the model of a config whose weights exist: first without memory, to compare it with them, then uninitialized."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,26 @@ MAX_BUFFER_BYTES = 1 << 30  # of what a config implies besides the weights: sinu
 Shape = tuple[int, ...]
 
 
-def build_for_weights(config: ModelConfig, tokenizer: Tokenizer | None, shapes: Mapping[str, Shape], source: Path) -> Model:
-    """A model whose weights are to be loaded from `source`, with tensors of these names and shapes, and are not initialized.
+def build_for_weights(
+    config: ModelConfig,
+    tokenizer: Tokenizer | None,
+    shapes: Mapping[str, Shape],
+    source: Path,
+    source_names: Mapping[str, Sequence[str]] | None = None,
+) -> Model:
+    """A model whose weights are to be loaded from the folder `source`, with tensors of these names and shapes.
 
-    A config of another or a larger model is an error before memory is allocated, whatever its numbers are.
+    They are not initialized. A config of another or a larger model is an error before memory is allocated, whatever its
+    numbers are. source_names: what the tensors are called in the folder, for errors.
     """
     _check_depth(config, len(shapes), source)
     model = _build(config, tokenizer, "meta", source)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     for name, shape in expected.items():
         if name in shapes and shapes[name] != shape:
+            label = " + ".join((source_names or {}).get(name, [name]))
             raise UserError(
-                f"{source} does not match its config.json: {name} has shape {list(shapes[name])}, not {list(shape)}"
+                f"{source} does not match its config.json: {label} has shape {list(shapes[name])}, not {list(shape)}"
             )
     missing, unexpected = sorted(expected.keys() - shapes.keys()), sorted(shapes.keys() - expected.keys())
     if missing or unexpected:

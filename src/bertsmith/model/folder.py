@@ -51,9 +51,11 @@ def list_weight_files(folder: Path) -> list[Path]:
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the stored tensors by name, without the scales of int8 matrices."""
+    """Shapes of the stored tensors by name; for int8 weights, without the scales of the matrices."""
     headers = [read_tensor_headers(path) for path in list_weight_files(folder)]
-    return {name: header.shape for group in headers for name, header in group.items() if not name.endswith(SCALE_SUFFIX)}
+    shapes = {name: header.shape for group in headers for name, header in group.items()}
+    is_int8 = stores_int8(read_config(folder), folder)
+    return {name: shape for name, shape in shapes.items() if not (is_int8 and name.endswith(SCALE_SUFFIX))}
 
 
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:

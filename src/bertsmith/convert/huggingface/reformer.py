@@ -62,7 +62,7 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     config = ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads)
     weights = {ours: _join([tensors[name] for name in names], names, source) for ours, names in name_map.items()}
     weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial_position_embeddings." in ours}
-    model = build_for_weights(config, None, {name: tuple(weight.shape) for name, weight in weights.items()}, folder)
+    model = build_for_weights(config, None, {name: tuple(weight.shape) for name, weight in weights.items()}, folder, name_map)
     model.load_state_dict(weights)
     return ConvertedModel(model.eval(), None, unexpected, []), [folder / "config.json", *files]
 
