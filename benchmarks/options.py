@@ -63,7 +63,7 @@ BENCHMARKS = {
         by_default=True,
     ),
     "versions": Benchmark(
-        "`prepare`, saving a checkpoint and the first answer, against an earlier version of the package",
+        "`prepare`, saving a checkpoint, and answers, against an earlier version of the package",
         {**TEXTS, "before": "`src` of the earlier version, such as a git worktree's (required)",
          "rounds": "rounds; the median counts (5)"},
     ),

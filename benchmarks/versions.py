@@ -1,13 +1,16 @@
-"""What two versions of the package take for the same work, in turns: `prepare`, saving a checkpoint, the first answer.
+"""What two versions of the package take for the same work, in turns.
 
+`prepare`, saving a checkpoint, the first answer of a new process, and many answers while other processes have the cores.
 The earlier version is a folder of sources, such as `src` of a `git worktree`.
 """
 
 import os
 import shutil
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import bertsmith
@@ -32,6 +35,17 @@ print(statistics.median(seconds[1:]))
 """
 ANSWER_CODE = "import bertsmith; print(bertsmith.load('mini-en').fill('Paris is the [MASK] of France.')[0]['token_str'])"
 
+TEXTS_CODE = """
+import time, bertsmith
+model = bertsmith.load("mini-en")
+texts = ["the film was good and the actors were better " * (1 + i % 3) for i in range({count})]
+model.embed(texts[:16])
+start = time.perf_counter()
+model.embed(texts)
+print(time.perf_counter() - start)
+"""
+NUM_TEXTS, NUM_BUSY = 128, 4
+
 
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     before = Path(bench.options["before"]).resolve()
@@ -48,17 +62,39 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     def answer(index: int) -> None:
         _run_python(versions[index], "-c", ANSWER_CODE)
 
-    saves: list[list[float]] = [[], []]
+    save_code = SAVE_CODE.format(size=TENSOR_SIZE, folder=str(bench.folder / "run"))
+    saves, texts = list[list[float]](), list[list[float]]()
     for _ in range(rounds):
-        for index, source in enumerate(versions):
-            code = SAVE_CODE.format(size=TENSOR_SIZE, folder=str(bench.folder / "run"))
-            saves[index].append(float(_run_python(source, "-c", code)))
+        saves.append([])
+        for source in versions:
+            saves[-1].append(float(_run_python(source, "-c", save_code)))
             shutil.rmtree(bench.folder / "run")
+    for _ in range(rounds):
+        with _busy_cores():
+            texts.append([float(_run_python(source, "-c", TEXTS_CODE.format(count=NUM_TEXTS))) for source in versions])
     return [
         _compare(f"prepare {text.stat().st_size / 1e6:.1f} MB, one worker", _time(prepare, rounds)),
-        _compare(f"save a checkpoint of {TENSOR_SIZE * 12 / 1e6:.0f} MB", [sorted(values)[rounds // 2] for values in saves]),
+        _compare(f"save a checkpoint of {TENSOR_SIZE * 12 / 1e6:.0f} MB", _medians(saves)),
         _compare("new process to its first answer (mini-en)", _time(answer, rounds)),
+        _compare(f"embed {NUM_TEXTS} texts beside {NUM_BUSY} busy processes", _medians(texts)),
     ]
+
+
+@contextmanager
+def _busy_cores() -> Iterator[None]:
+    """Processes that compute without end, as many as NUM_BUSY."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(NUM_BUSY)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _medians(rounds: list[list[float]]) -> list[float]:
+    """Of each version."""
+    return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
 def _time(function: Callable[[int], None], rounds: int) -> list[float]:
