@@ -62,6 +62,11 @@ BENCHMARKS = {
          "rounds": "rounds; the median counts (3)", "device": "cpu or cuda"},
         by_default=True,
     ),
+    "versions": Benchmark(
+        "`prepare`, saving a checkpoint, and answers, against an earlier version of the package",
+        {**TEXTS, "before": "`src` of the earlier version, such as a git worktree's (required)",
+         "rounds": "rounds; the median counts (5)"},
+    ),
     "planning": Benchmark(
         "`plan` against real runs: parameters, disk, time, memory", {**TEXTS, "steps": "steps of a run (40; 200 on a GPU)"}
     ),

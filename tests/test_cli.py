@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import bertsmith
 from bertsmith import __version__, cli
 from bertsmith.commands import STAGES, load_stage
 from bertsmith.corpus.build import Prepare
@@ -271,6 +272,9 @@ def test_cli_python_m_is_the_same_command(argv):
             "not enough memory (DefaultCPUAllocator: can't",
         ),
         (RecursionError("maximum recursion depth"), "the input is nested too deeply"),
+        (RuntimeError("can't start new thread"), "the system starts no more threads; use fewer workers"),
+        (BaseException("ThreadPoolBuildError { kind: WouldBlock }"), "the system starts no more threads"),  # a panic in Rust
+        (SystemError("error return without exception set"), "not enough memory (error return"),
     ],
 )
 def test_errors_of_the_system_name_the_place_and_a_way_out(error, message, monkeypatch):
@@ -279,3 +283,28 @@ def test_errors_of_the_system_name_the_place_and_a_way_out(error, message, monke
 
     monkeypatch.setattr("bertsmith.cli._dispatch", fail)
     assert run_cli_error("prepare").startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("setting", ["texts=caf\udce9.txt", "sentences=\ud800", "segmenter=\udce9:f"])
+def test_arguments_that_are_not_utf8_are_refused_before_any_work(tmp_path, setting):
+    message = run_cli_error("prepare", setting, f"out={tmp_path}/o", "tokenizer=mini-en")
+    assert "has bytes that are not UTF-8" in message and not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
+def test_file_names_that_are_not_utf8_are_refused_before_any_work(tmp_path, vocabulary):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "caf\udce9.txt").write_text("a line")
+    message = run_cli_error("prepare", f"texts={tmp_path}/texts", f"out={tmp_path}/o", f"tokenizer={vocabulary}")
+    assert "caf\\udce9.txt' has bytes that are not UTF-8" in message and [p.name for p in tmp_path.iterdir()] == ["texts"]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are UTF-8")
+def test_functions_refuse_names_that_no_record_can_hold(tmp_path, vocabulary):
+    path = tmp_path / "caf\udce9.txt"
+    path.write_text("a line")
+    with pytest.raises(UserError, match="has bytes that are not UTF-8"):
+        bertsmith.train_tokenizer(texts=[str(path)], vocab_size=100, out=tmp_path / "o")
+    with pytest.raises(UserError, match="has bytes that are not UTF-8"):
+        bertsmith.prepare(texts=[str(path)], tokenizer=vocabulary, out=tmp_path / "o", sentences="\ud800")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]

@@ -5,22 +5,24 @@ content hashes.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from . import hub_names
+from .console import Console
 from .errors import UserError
 from .pretrained import shipped
-from .writing import MANIFEST, make_temp_folder, sync_file, sync_folder, temp_path, write_json
+from .reading import MAX_JSON_BYTES, as_object, open_regular, parse_json, read_bytes
+from .writing import MANIFEST, encode_json, make_temp_folder, sync_file, sync_folder, temp_path, write_json
 
 MODEL_KEYS = ("model", "init", "folder")  # recipe keys that name a model, which may be a shipped one
 MODEL_PART_KEYS = ("tokenizer", "extend")  # recipe keys that name a part of a model
@@ -37,6 +39,14 @@ class FileEntry(msgspec.Struct):
 
     bytes: int
     sha256: str
+
+
+class FileCheck(NamedTuple):
+    """What became of a file that a manifest lists."""
+
+    name: str
+    bytes: int  # as recorded
+    problem: str  # how it differs, as the rest of a sentence; empty: it does not
 
 
 class Manifest(msgspec.Struct):
@@ -70,12 +80,12 @@ def detect_kind(folder: Path) -> FolderKind | None:
     if not folder.is_dir():
         return "unfinished run" if folder.with_name(folder.name + ".part").is_dir() else None
     names = {path.name for path in folder.iterdir()}
-    manifest = read_json(folder / MANIFEST) if MANIFEST in names else {}
+    manifest = _parse_file(folder / MANIFEST) if MANIFEST in names else {}
     names |= set(files) if isinstance(manifest, dict) and isinstance(files := manifest.get("files"), dict) else set()
     if CORPUS_TOKENS in names:
         return "corpus"
     if "config.json" in names:
-        config = read_json(folder / "config.json")
+        config = _parse_file(folder / "config.json")
         if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
             return "Hugging Face folder"
         is_vectors = config.get("family") == "vectors" and "task" not in config
@@ -101,12 +111,32 @@ def require_kind(folder: Path, expected: str) -> None:
 
 
 def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; {path.parent} was not created by bertsmith, or is incomplete") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+    """The value of a JSON file; it is missing, damaged or not as its folder's manifest says: a UserError."""
+    return parse_json(read_sealed(path), str(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """`read_json` of a file that holds a dictionary."""
+    return as_object(read_json(path), path)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What the card.json of a folder says the command reported."""
+    path = folder / "card.json"
+    return as_object(read_object(path).get("result"), f"{path}: result")
+
+
+def read_sealed(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """The bytes of a file, which must be those of the manifest in its folder, if one lists it."""
+    data = _read_bytes(path, max_bytes)
+    manifest = path.with_name(MANIFEST)
+    if path != manifest and manifest.exists():
+        files = _parse_file(manifest)  # of ours or of another program
+        files = files.get("files") if isinstance(files, dict) else None
+        entry = files.get(path.name) if isinstance(files, dict) else None
+        if isinstance(entry, dict) and entry.get("sha256") != hashlib.sha256(data).hexdigest():
+            raise UserError(f"{path} is damaged (its checksum differs from {MANIFEST}); create {path.parent} again")
+    return data
 
 
 @contextmanager
@@ -160,27 +190,47 @@ def read_finished_run(folder: Path, identity: str) -> dict[str, Any] | None:
     """The result that `write_manifest` recorded in a folder, if the same command wrote it, else None."""
     manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else {}
     run = manifest.get("run") if isinstance(manifest, dict) else None
-    return dict(run["result"]) if isinstance(run, dict) and run.get("identity") == identity else None
+    if not isinstance(run, dict) or run.get("identity") != identity:
+        return None
+    return as_object(run.get("result"), folder / MANIFEST)
 
 
 def verify_manifest(folder: Path) -> None:
     """Raise unless every file in the manifest exists with the recorded size and checksum."""
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; check the path")
+    for check in check_files(folder):
+        if check.problem:
+            raise UserError(f"{folder / check.name} {check.problem}; create {folder} again")
+
+
+def verify_if_sealed(folder: Path) -> None:
+    """`verify_manifest`; a folder without a manifest gets one warning that nothing was verified."""
+    if (folder / MANIFEST).exists():
+        verify_manifest(folder)
+    else:
+        _warn_unsealed(folder.absolute())
+
+
+def check_files(folder: Path) -> Iterator[FileCheck]:
+    """Compare every file that the manifest of a folder lists with its recorded size and checksum."""
     for name, entry in _read_manifest(folder / MANIFEST).items():
-        path = folder / name
-        if not path.exists():
-            raise UserError(f"{path} is missing, but listed in {folder / MANIFEST}; create {folder} again")
-        if (size := path.stat().st_size) != entry.bytes:
-            problem = "truncated" if size < entry.bytes else "too long"
-            raise UserError(f"{path} is {problem}: {size:,} bytes instead of {entry.bytes:,}; create {folder} again")
-        if checksum(path) != entry.sha256:
-            raise UserError(f"{path} is damaged (its checksum differs from {MANIFEST}); create {folder} again")
+        yield FileCheck(name, entry.bytes, _find_problem(folder / name, entry))
+
+
+def list_unsealed(folder: Path) -> list[str]:
+    """Files in a folder that its manifest does not list, except those in subfolders with a manifest of their own."""
+    sealed = _read_manifest(folder / MANIFEST).keys() if (folder / MANIFEST).exists() else {}
+    names = []
+    for parent, subfolders, files in os.walk(folder):
+        subfolders[:] = sorted(name for name in subfolders if not os.path.lexists(Path(parent, name, MANIFEST)))
+        names += [Path(parent, name).relative_to(folder).as_posix() for name in sorted(files)]
+    return [name for name in names if name not in sealed and name != MANIFEST]
 
 
 def checksum(path: Path) -> str:
     """SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -195,7 +245,7 @@ def content_hash(path: Path) -> str:
 
 def fingerprint(value: Any) -> str:
     """First 16 hex digits of the SHA-256 of a value, in canonical JSON (bytes: as they are)."""
-    data = value if isinstance(value, bytes) else msgspec.json.encode(value, order="deterministic")
+    data = value if isinstance(value, bytes) else encode_json(value, "deterministic")
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -246,6 +296,37 @@ def _list_files(folder: Path) -> list[Path]:
 
 def _read_manifest(path: Path) -> dict[str, FileEntry]:
     try:
-        return msgspec.convert(read_json(path), Manifest).files
+        files = msgspec.convert(read_json(path), Manifest).files
     except msgspec.ValidationError:
         raise UserError(f"{path} is damaged: it has no valid list of files; create {path.parent} again") from None
+    for name in files:
+        if not name or name.startswith("/") or "\0" in name or ".." in PurePosixPath(name).parts:
+            raise UserError(f"{path} is damaged: it lists {name!r}, which is not inside the folder; create {path.parent} again")
+    return files
+
+
+def _find_problem(path: Path, entry: FileEntry) -> str:
+    """How a file differs from its entry in a manifest, empty if it does not."""
+    if not path.exists():
+        return f"is missing, but listed in {MANIFEST}"
+    if path.is_file() and (size := path.stat().st_size) != entry.bytes:
+        problem = "truncated" if size < entry.bytes else "too long"
+        return f"is {problem}: {size:,} bytes instead of {entry.bytes:,}"
+    return "" if checksum(path) == entry.sha256 else f"is damaged (its checksum differs from {MANIFEST})"
+
+
+def _parse_file(path: Path) -> Any:
+    """A JSON file that is not compared with the manifest, such as the manifest itself."""
+    return parse_json(_read_bytes(path, MAX_JSON_BYTES), str(path))
+
+
+def _read_bytes(path: Path, max_bytes: int) -> bytes:
+    try:
+        return read_bytes(path, max_bytes)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path} is missing; {path.parent} was not created by bertsmith, or is incomplete") from None
+
+
+@cache  # a stage may load a model several times
+def _warn_unsealed(folder: Path) -> None:
+    Console().warn(f"{folder} has no {MANIFEST}, so nothing tells whether its files are intact")

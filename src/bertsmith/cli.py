@@ -13,7 +13,7 @@ from . import __version__
 from .commands import POSITIONAL, STAGES, load_stage, recipe_type, report_same_names
 from .config import from_user, list_choices, suggest
 from .console import escape_unencodable, log_to_stderr, print_line, print_result
-from .errors import Interrupted, UserError, explain_missing_torch, explain_os_error, is_out_of_memory
+from .errors import NOT_UTF8, SURROGATE, Interrupted, UserError, explain_limit, explain_missing_torch
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
 from .schema import load_stage_schema
@@ -41,21 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of stdout is gone: `bertsmith predict ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to flush at exit
         return 141
-    except OSError as error:
-        print_line(f"error: {explain_os_error(error)}", keep_lines=False)
-        return 2
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RecursionError):
-            problem = "the input is nested too deeply; give one with fewer levels"
-        elif isinstance(error, MemoryError) or is_out_of_memory(error):
-            problem = f"not enough memory ({error}); use smaller inputs, a smaller model, smaller batches or fewer workers"
-        else:
-            raise
-        print_line(f"error: {problem}", keep_lines=False)
-        return 2
     except KeyboardInterrupt:
         print_line(f"interrupted: {RESUME_HINT}")
         return EXIT_STATUS
+    except BaseException as error:  # a panic of a library in Rust is no Exception
+        if (problem := explain_limit(error)) is None:
+            raise
+        print_line(f"error: {problem}", keep_lines=False)
+        return 2
 
 
 def _dispatch(args: list[str]) -> int:
@@ -109,6 +102,8 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
     for arg in args:
         if arg in FLAGS:
             continue
+        if SURROGATE.search(arg):  # what Python makes of other bytes; no record could hold it
+            raise UserError(f"the argument {arg[:200]!a} {NOT_UTF8}")
         if re.match(r"--?[A-Za-z]", arg):
             name, _, value = arg.lstrip("-").partition("=")
             raise UserError(

@@ -108,6 +108,7 @@ FUNCTIONS = {
         'bertsmith.embed(model="mini-en", text="one text").shape',
     ),
     "doctor": StageFunction("doctor", *RESULT, 'bertsmith.doctor(folder="out/bert")["findings"]'),
+    "verify": StageFunction("verify", *RESULT, 'bertsmith.verify(folder="out/bert")["intact"]'),
     "show": StageFunction("show", *RESULT, 'bertsmith.show(kind="masks", corpus="out/corpus", out="masks.html")'),
 }
 

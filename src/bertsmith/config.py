@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from . import hub_names
-from .errors import UserError
+from .errors import NOT_UTF8, UserError
 from .synonyms import TASK_COMMANDS, find_key, find_kind
 
 T = TypeVar("T")
@@ -93,6 +93,8 @@ def from_dict(config_type: type[T], values: Any, source: str = "") -> T:
     except msgspec.ValidationError as error:
         message = _explain_error(config_type, values, str(error))
         raise RecipeError(f"{source}: {message}" if source else message) from None
+    except UnicodeEncodeError as error:  # a word that is compared with choices
+        raise RecipeError(f"{error.object[:200]!a} {NOT_UTF8}") from None
 
 
 def to_dict(config: object) -> Any:

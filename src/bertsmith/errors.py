@@ -1,12 +1,17 @@
 """Exceptions that the command line turns into one-line messages."""
 
 import errno
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class UserError(ValueError):
     """Invalid input: the message names the value, the place and a fix. The command line prints it and exits with 2."""
+
+
+SURROGATE = re.compile("[\ud800-\udfff]")  # in file names and arguments: bytes that are not UTF-8
+NOT_UTF8 = "has bytes that are not UTF-8: rename the file or folder, or write the text in UTF-8"
 
 
 class Interrupted(Exception):
@@ -41,9 +46,26 @@ def explain_os_error(error: OSError) -> str:
     return f"{problem}; {way_out}" if way_out else problem
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch says that memory, of the host or a GPU, cannot be allocated."""
-    return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "out of memory"))
+def explain_limit(error: BaseException) -> str | None:
+    """A limit of the system in one line: what, where, and a way out; None for any other exception."""
+    if isinstance(error, OSError):
+        return explain_os_error(error)
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply; give one with fewer levels"
+    if any(words in str(error) for words in ("can't start new thread", "ThreadPoolBuildError")):
+        return "the system starts no more threads; use fewer workers, raise `ulimit -u`, or make more memory available"
+    if isinstance(error, MemoryError) or is_out_of_memory(error):
+        reason = f" ({error})" if str(error) else ""
+        return f"not enough memory{reason}; use smaller inputs, a smaller model, smaller batches or fewer workers"
+    return None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a library says that memory, of the host or a GPU, cannot be allocated."""
+    if isinstance(error, SystemError):  # what Python makes of C code whose allocation failed
+        return "without exception set" in str(error) or "without setting an exception" in str(error)
+    words = ("can't allocate memory", "not enough memory", "out of memory")
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
 
 
 @contextmanager

@@ -159,6 +159,12 @@ STAGE_HELP = {
         ("bertsmith doctor out/bert", "bertsmith doctor out/corpus --json"),
         ("folder", "corpus"),
     ),
+    "verify": StageHelp(
+        "Compare every file of a folder, and of folders inside it, with the checksums in its manifest.json. Exits with 1 if a "
+        "file is damaged or missing, or if there is no manifest.",
+        ("bertsmith verify out/bert", "bertsmith verify out --json"),
+        ("folder",),
+    ),
     "show": StageHelp(
         "Render a corpus, its masking, a run, word senses or attention statistics as one HTML page that needs no network.",
         (

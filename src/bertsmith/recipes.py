@@ -4,7 +4,6 @@ The type of a key decides how its value is read: a text key takes its value as i
 takes `a,b` or TOML, a table takes TOML, a preset's name or a kind. `True`, `yes` and `on` are true; `1e4` is a whole number.
 """
 
-import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,6 +22,8 @@ from .config import (
     struct_fields,
     union_members,
 )
+from .errors import UserError
+from .reading import parse_toml, read_toml
 
 T = TypeVar("T")
 SHIPPED_FOLDER = Path(__file__).with_name("recipe_files")  # in the repository a link to recipes/
@@ -57,14 +58,16 @@ def _read_toml(path: Path) -> dict[str, Any]:
     if not path.exists() and path.parent in (Path("."), Path("recipes")) and path.name in list_shipped():
         path = SHIPPED_FOLDER / path.name
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with or without a byte order mark
+        return read_toml(path)
     except FileNotFoundError:
         matches = get_close_matches(path.stem, [name.removesuffix(".toml") for name in list_shipped()], n=1, cutoff=0.7)
         hint = f" (shipped: {matches[0]}.toml)" if matches else ""
         raise RecipeError(
             f"there is no recipe file {path}{hint}; a recipe is a TOML file, settings are written key=value"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UserError as error:
+        raise RecipeError(str(error)) from None
+    except ValueError as error:
         raise RecipeError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -122,8 +125,8 @@ def _parse_list(literal: str, members: list[Any], key: str) -> list[Any] | None:
     item = next(get_args(member)[0] for member in members if is_list(member))
     if literal.startswith("["):
         try:
-            return tomllib.loads(f"x = {literal}")["x"]
-        except tomllib.TOMLDecodeError as error:
+            return parse_toml(f"x = {literal}")["x"]
+        except ValueError as error:
             if any(map(is_text, members)) or (is_text(item) and not literal.endswith("]")):
                 return [literal]  # a glob such as [ab]*.txt
             raise RecipeError(f'{key}: {literal} is not a list ({error}); write a,b or \'["a", "b"]\'') from None
@@ -137,8 +140,8 @@ def _parse_list(literal: str, members: list[Any], key: str) -> list[Any] | None:
 def _parse_toml(literal: str, key: str) -> Any:
     """A TOML value; a bare word is a string."""
     try:
-        parsed = tomllib.loads(f"x = {literal}")
-    except tomllib.TOMLDecodeError as error:
+        parsed = parse_toml(f"x = {literal}")
+    except ValueError as error:
         if literal[:1] + literal[-1:] in ("[]", "{}", '""', "''"):
             raise RecipeError(f'{key}: {literal} is not valid TOML ({error}); quote text inside brackets: ["a", "b"]') from None
         return literal
@@ -147,8 +150,8 @@ def _parse_toml(literal: str, key: str) -> Any:
 
 def _parse_number(literal: str) -> int | float | None:
     try:
-        parsed = tomllib.loads(f"x = {literal}")
-    except tomllib.TOMLDecodeError:
+        parsed = parse_toml(f"x = {literal}")
+    except ValueError:
         return None
     value = parsed["x"]
     return value if len(parsed) == 1 and isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import __version__, artifacts
-from .artifacts import MANIFEST, content_hash, fingerprint, read_json, resolve_path, write_manifest
+from .artifacts import MANIFEST, content_hash, fingerprint, read_object, resolve_path, write_manifest
 from .config import Config, to_dict
 from .console import Console
 from .errors import Interrupted, UserError
@@ -162,7 +162,7 @@ def command_line() -> list[str]:
 
 def read_family(source: Path) -> dict[str, str]:
     """{"family": ...} of a checkpoint, to copy into the config.json of a model derived from it; {} if it has none."""
-    family = read_json(source / "config.json").get("family")
+    family = read_object(source / "config.json").get("family")
     return {"family": family} if family else {}
 
 
@@ -185,22 +185,22 @@ def _load_checkpoint(folder: Path) -> Checkpoint:
     except (KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / MANIFEST} is damaged") from None
     tensors = {path.stem: load_tensors(path) for path in sorted(folder.glob("*.safetensors"))}
-    return Checkpoint(folder, tensors, read_json(folder / PROGRESS_FILE))
+    return Checkpoint(folder, tensors, read_object(folder / PROGRESS_FILE))
 
 
 def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
         check_writable(out, "state/step-*", "state/counts", "seeds")
         return None
-    card = read_json(out / "card.json")
+    card = read_object(out / "card.json")
     if card.get("identity") != run_id:
         raise UserError(f"{out} contains a model of another recipe; choose another out, or remove the folder")
     console.info(f"{out} already exists, created by the same recipe")
     if is_main_process():  # left by a run killed between manifest and cleanup
         _remove_state(out)
-    if "seeds" in card["result"]:
+    if "seeds" in artifacts.read_result(out):
         shutil.rmtree(out / "seeds", ignore_errors=True)
-    return {"out": str(out), "created": False, **card["result"]}
+    return {"out": str(out), "created": False, **artifacts.read_result(out)}
 
 
 def _content_or_path(path: Path) -> str:

@@ -296,6 +296,8 @@ class EncoderConfig(TypedDict, total=False):
     ULMFiT)"""
     pooler_act: Literal["tanh", "relu", "gelu", "none"]
     """activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"""
+    head_transform: bool
+    """dense layer, activation and LayerNorm before the classifier of a task (ModernBERT, with pooler_act=none)"""
 
 
 class FastTextConfig(TypedDict, total=False):

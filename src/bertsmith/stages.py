@@ -15,7 +15,24 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = ["convert_long", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "race", "show", "suite", "train_tokenizer"]
+__all__ = [
+    "convert_long",
+    "doctor",
+    "embed",
+    "evaluate",
+    "export",
+    "finetune",
+    "import_model",
+    "plan",
+    "predict",
+    "prepare",
+    "pretrain",
+    "race",
+    "show",
+    "suite",
+    "train_tokenizer",
+    "verify",
+]
 
 
 @stage("tokenizer", StageResult)
@@ -599,6 +616,27 @@ def doctor(
     Args:
         folder: a corpus, a checkpoint or an unfinished run; also as `bertsmith doctor FOLDER`
         corpus: corpus of the run, if it is in progress or its corpus has moved
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: the values that `--json` prints; a notebook shows them as a table.
+    """
+
+
+@stage("verify", StageResult)
+def verify(
+    *,
+    folder: StrPath,
+    quiet: bool = False,
+) -> StageResult:
+    """Compare every file of a folder, and of folders inside it, with the checksums in its manifest.json. Exits with
+    1 if a file is damaged or missing, or if there is no manifest.
+
+    Example:
+        >>> bertsmith.verify(folder="out/bert")["intact"]
+
+    Args:
+        folder: a tokenizer, corpus, model, run, report or export, or a folder of these; also as `bertsmith verify
+            FOLDER`
         quiet: suppress messages and progress, but not warnings
 
     Returns: the values that `--json` prints; a notebook shows them as a table.

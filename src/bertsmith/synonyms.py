@@ -495,6 +495,9 @@ STAGE_SYNONYMS: dict[str, str] = {
     "plot": "show",
     "check": "doctor",
     "diagnose": "doctor",
+    "checksum": "verify",
+    "validate": "verify",
+    "fsck": "verify",
     "estimate": "plan",
 }
 """Command elsewhere -> our stage."""

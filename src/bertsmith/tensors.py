@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from .errors import UserError
+from .reading.arrays import read_tensor_headers
 from .writing import temp_path
 
 
@@ -28,7 +29,9 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Tensors by name; their sizes are compared with that of the file before memory is allocated."""
+    read_tensor_headers(path)
     try:
         return load_file(path)
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:  # KeyError: a dtype that torch lacks
         raise UserError(f"{path} cannot be read: {error}") from None

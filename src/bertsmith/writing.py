@@ -10,7 +10,6 @@ holds the lock of NAME may remove them.
 """
 
 import errno
-import json
 import os
 import re
 import secrets
@@ -19,12 +18,13 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 from filelock import FileLock, Timeout, lock_descriptor
 
-from .errors import UserError
+from .errors import NOT_UTF8, UserError
+from .reading import MAX_JSON_BYTES, parse_json, read_bytes
 
 MANIFEST = "manifest.json"
 MAX_NAME_BYTES = 200  # of an output: file systems allow 255, and temporary names are longer
@@ -248,7 +248,15 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    write_atomic(path, msgspec.json.format(encode_json(value), indent=2) + b"\n")
+
+
+def encode_json(value: Any, order: Literal["deterministic"] | None = None) -> bytes:
+    """JSON in UTF-8; a file name or text that UTF-8 cannot encode is an error that shows it."""
+    try:
+        return msgspec.json.encode(value, order=order)
+    except UnicodeEncodeError as error:
+        raise UserError(f"{error.object[:200]!a} {NOT_UTF8}") from None
 
 
 def open_own(path: Path, mode: str, **options: Any) -> Any:
@@ -333,17 +341,17 @@ def _is_sealed(manifest: Path, name: str) -> bool:
     if name == MANIFEST:
         return True
     try:
-        files = json.loads(manifest.read_bytes())["files"]
+        files = parse_json(read_bytes(manifest, MAX_JSON_BYTES), str(manifest))["files"]
         return not isinstance(files, dict) or name in files
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):  # UserError is a ValueError
         return True
 
 
 def _has_key(path: Path, key: str) -> bool:
     """Whether a JSON file has this key; true if there is none."""
     try:
-        return not os.path.lexists(path) or key in dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
+        return not os.path.lexists(path) or key in dict(parse_json(read_bytes(path, MAX_JSON_BYTES), str(path)))
+    except (OSError, ValueError, TypeError):
         return False
 
 
@@ -351,7 +359,7 @@ def _check_lock_file(path: Path) -> None:
     """Raise if the name of the lock is taken by something else; locks of ours are empty, or hold a process number."""
     try:
         is_small_file = stat.S_ISREG((status := path.lstat()).st_mode) and status.st_size <= 256
-        is_ours = is_small_file and re.fullmatch(rb"(\d+\n.*)?", path.read_bytes(), re.DOTALL)
+        is_ours = is_small_file and re.fullmatch(rb"(\d+\n.*)?", read_bytes(path, 256), re.DOTALL)
     except FileNotFoundError:
         return  # none, or one that was just released
     if not is_ours:

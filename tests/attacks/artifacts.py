@@ -1,8 +1,10 @@
 """The artifacts that are attacked, one small folder of each kind, made by the stages themselves."""
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from bertsmith.writing import lock_output
 from tests.support.cli import SMALL, kill_cli_when_exists, run_cli
 from tests.support.texts import make_english_text
 
@@ -28,6 +30,11 @@ class Artifacts:
     def folders(self) -> dict[str, Path]:
         names = ("tokenizer", "corpus", "model", "unfinished", "classifier", "tagger", "vectors", "huggingface")
         return {name: getattr(self, name) for name in names}
+
+    def copy(self, root: Path) -> "Artifacts":
+        """The same in another folder."""
+        shutil.copytree(self.root, root)
+        return Artifacts(**{field.name: root / getattr(self, field.name).relative_to(self.root) for field in fields(self)})
 
 
 def build_artifacts(root: Path) -> Artifacts:
@@ -58,4 +65,6 @@ def _interrupt_pretraining(root: Path, corpus: Path) -> Path:
     folder = root / "unfinished"
     kill_cli_when_exists("pretrain", f"corpus={corpus}", *SMALL, "train.steps=100000", "train.save_every=2", "train.device=cpu",
                          f"out={folder}", "--quiet", until=folder / "state" / "step-4")  # fmt: skip
+    with lock_output(folder):  # removes what the next run would remove, whatever it is
+        pass
     return folder

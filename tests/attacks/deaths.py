@@ -13,7 +13,7 @@ from tests.attacks.faults import DIED, break_operation, count_operations, die
 from tests.attacks.harness import Case, Outcome, run_command
 from tests.attacks.stages import Stage, compare, list_stages, snapshot
 
-CASES = 1200
+CASES = 2000
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:

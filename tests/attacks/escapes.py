@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.harness import Case, Outcome
 
-CASES = 600
+CASES = 1500
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 ESCAPES = ("\x1b[31m", "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x9b1m", "\x07", "\x08\x08\x08", "\x7f", "\u202e", "\u2066",
            "\x1bP1$r\x1b\\",

@@ -6,6 +6,7 @@ change of a file that it must not change.
 """
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import resource
@@ -20,6 +21,7 @@ from pathlib import Path
 
 CRASHED = 70  # exit status of a child whose command raised
 MEGABYTE = 1 << 20
+C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Outcome:
     stderr: str
     seconds: float
     timed_out: bool
-    peak_memory: int  # bytes above what the child started with
+    peak_memory: int  # bytes of resident memory, the imported package included
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Case:
     protected: files and folders that must not change.
     patch: called in the child before the command, to break something there (an operation that dies, a full disk).
     check: looks at the outcome and at what was left behind; returns problems.
-    as_process: run `python -m bertsmith` in a new process instead of a fork.
+    as_process: run `python -m bertsmith` in a new process instead of a fork; `wrapper`: by this command, in another namespace.
     after_process: a process was disturbed before, and this is the same command again.
     """
 
@@ -58,6 +60,7 @@ class Case:
     patch: Callable[[], None] | None = None
     check: Callable[[Outcome], list[str]] | None = None
     as_process: bool = False
+    wrapper: tuple[str, ...] = ()
     after_process: bool = False
 
 
@@ -91,17 +94,16 @@ def run_command(case: Case) -> Outcome:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as stdin:
         stdin.write(case.stdin)
         stdin.seek(0)
-        start, base_memory = time.monotonic(), resident_memory()
+        start, parent = time.monotonic(), os.getpid()
         pid = os.fork()
         if pid == 0:
-            _run_child(case, out.fileno(), err.fileno(), stdin.fileno())
+            _run_child(case, out.fileno(), err.fileno(), stdin.fileno(), parent)
         status, timed_out, usage = _wait(pid, start + case.timeout)
         texts = []
         for file in (out, err):
             file.seek(0)
             texts.append(file.read(4 * MEGABYTE).decode("utf-8", "replace"))
-        base = 0 if case.as_process else base_memory
-        return Outcome(status, *texts, time.monotonic() - start, timed_out, max(0, usage.ru_maxrss * 1024 - base))
+        return Outcome(status, *texts, time.monotonic() - start, timed_out, usage.ru_maxrss * 1024)
 
 
 def _wait(pid: int, deadline: float) -> tuple[int, bool, resource.struct_rusage]:
@@ -119,17 +121,19 @@ def _wait(pid: int, deadline: float) -> tuple[int, bool, resource.struct_rusage]
         time.sleep(0.002)
 
 
-def _run_child(case: Case, out: int, err: int, stdin: int) -> None:
+def _run_child(case: Case, out: int, err: int, stdin: int, parent: int) -> None:
     """Never returns."""
     status = CRASHED
     try:
         os.setpgid(0, 0)
+        end_with_parent(parent)
         for source, target in ((stdin, 0), (out, 1), (err, 2)):
             os.dup2(source, target)
         os.chdir(case.cwd)
         os.environ.update(case.environment)
         if case.as_process:
-            os.execv(sys.executable, [sys.executable, "-m", "bertsmith", *case.args])
+            command = [*case.wrapper, sys.executable, "-m", "bertsmith", *case.args]
+            os.execvp(command[0], command)
         limit = virtual_memory() + case.max_memory + 512 * MEGABYTE
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -154,8 +158,12 @@ def _run_child(case: Case, out: int, err: int, stdin: int) -> None:
         os._exit(status & 255)
 
 
-def resident_memory() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+def end_with_parent(parent: int) -> None:
+    """This process is killed when its parent ends, however that ends (Linux)."""
+    if C_LIBRARY is not None:
+        C_LIBRARY.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(CRASHED)
 
 
 def virtual_memory() -> int:
@@ -163,7 +171,10 @@ def virtual_memory() -> int:
 
 
 def digest_tree(path: Path) -> str:
-    """Hash of names, kinds, link targets and contents of a file or folder; "absent" if there is none."""
+    """Hash of names, kinds, link targets, and of files the inode with its size and times, which every write changes.
+
+    "absent" if there is none.
+    """
     if not os.path.lexists(path):
         return "absent"
     digest = hashlib.sha256()
@@ -172,7 +183,8 @@ def digest_tree(path: Path) -> str:
         if item.is_symlink():
             digest.update(b"link " + os.fsencode(os.readlink(item)))
         elif item.is_file():
-            digest.update(b"file " + item.read_bytes())
+            status = item.stat()
+            digest.update(f"file {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}".encode())
         else:
             digest.update(b"other")
     return digest.hexdigest()

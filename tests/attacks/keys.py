@@ -16,7 +16,7 @@ from tests.attacks.artifacts import Artifacts
 from tests.attacks.harness import Case
 from tests.support.cli import SMALL
 
-CASES = 5000
+CASES = 7000
 LONGER = ("steps", "epochs", "minutes", "max_new_tokens", "num_beams", "iterations", "repeats", "seeds", "dupe_factor", "fold")
 NUMBERS = ("-1", "0", "1", "2", "3", "7", "64", "1e3", "65536", "1e6", "2147483648", "4611686018427387904", "9223372036854775808",
            "1e19", "-1e19", "1e308", "1e999", "nan", "inf", "-inf", "0.5", "-0.0", "1e-320", "0x10", "1_000", "٣", "1" * 400)  # fmt: skip
@@ -31,9 +31,11 @@ def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iter
     rng = random.Random(seed)
     keys = {stage: list_keys(stage) for stage in STAGES}
     bases = build_commands(artifacts)
-    for number in range(count):
+    seen = set[tuple[str, ...]]()
+    while len(seen) < count:
+        number = len(seen)
         stage = rng.choice(list(STAGES))
-        base = [word.replace("OUT", str(work / f"out-{number}")) for word in rng.choice(bases[stage])]
+        base = [word.replace("OUT", str(work / f"out-{number}")) for word in rng.choice(bases.get(stage, [["out=OUT"]]))]
         name = f"{number} {stage}"
         protected = (artifacts.text, artifacts.rows, artifacts.tokenizer)
         if rng.random() < 0.15:
@@ -46,6 +48,10 @@ def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iter
             rng.random() < 0.1 and rng.shuffle(args)
         if rng.random() < 0.05:
             args.append(rng.choice(("--json", "--help", "-h", "--", "-x", "--out=x", "---", "\u2014help", "=", "==", "a", "")))
+        command = tuple(word.replace(f"out-{number}", "OUT") for word in args)
+        if command in seen:
+            continue
+        seen.add(command)
         yield Case(
             f"{name}: {' '.join(args)[:300]!r}", args, work, statuses=frozenset({0, 1, 2}), protected=protected, timeout=60
         )

@@ -10,7 +10,7 @@ from tests.attacks.artifacts import Artifacts
 from tests.attacks.harness import Case
 from tests.attacks.stages import Stage, list_stages
 
-CASES = 600
+CASES = 2400
 BESIDE = (
     ".{}.lock",
     "{}.part",

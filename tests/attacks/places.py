@@ -10,7 +10,7 @@ from tests.attacks.artifacts import Artifacts
 from tests.attacks.harness import Case
 from tests.attacks.stages import Stage, list_stages
 
-CASES = 2600
+CASES = 3500
 IMPOSSIBLE = (
     "", " ", "/", "//", "/..", "/.", "~nobody-here/x", "~root-not/x", "/dev/null", "/dev/full", "/dev/zero",
     "/dev/stdin", "/dev/fd/1",
@@ -36,17 +36,10 @@ def cases_of(stages: Sequence[Stage], artifacts: Artifacts, work: Path, count: i
     places: list[str] = [
         *IMPOSSIBLE,
         *ODD,
-        ".",
-        "..",
-        "full",
-        "full/inner",
-        "file.txt",
-        "page.html",
-        "numbers.npy",
-        "to-file",
-        "to-folder",
+        *TAKEN,
     ]
     places += [str(path) for path in occupied]
+    unsealed = {str(path) for path in (artifacts.text, artifacts.rows, artifacts.sentences, *artifacts.unfinished.rglob("*"))}
     pairs = [(stage, place) for stage in stages for place in places]
     generator = random.Random(seed)
     generator.shuffle(pairs)
@@ -54,7 +47,8 @@ def cases_of(stages: Sequence[Stage], artifacts: Artifacts, work: Path, count: i
         folder = work / f"place-{number}"
         furnish(folder)
         is_new = place in ODD
-        overwrite = ["overwrite=true"] if stage.is_file and generator.random() < 0.5 else []
+        may_mean_it = stage.is_file and not (place in unsealed and not any(place in word for word in stage.words))
+        overwrite = ["overwrite=true"] if may_mean_it and generator.random() < 0.5 else []
         kept = [folder / name for name in ("full", "page.html", "numbers.npy", "target.txt", "file.txt", "pipe", "socket")]
         named = {
             "file.txt": ["file.txt"],

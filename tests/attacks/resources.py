@@ -14,10 +14,10 @@ from pathlib import Path
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.deaths import check_recovery, run_undisturbed
 from tests.attacks.faults import ERRORS, break_operation, fail
-from tests.attacks.harness import Case, Outcome
+from tests.attacks.harness import MEGABYTE, Case, Outcome, virtual_memory
 from tests.attacks.stages import Stage, list_stages
 
-CASES = 1500
+CASES = 2500
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
@@ -71,6 +71,16 @@ def _few_files(spare: int) -> Callable[[], None]:
     return patch
 
 
+def _little_memory(megabytes: int) -> Callable[[], None]:
+    """Room for this many megabytes of address space above what is in use."""
+
+    def patch() -> None:
+        limit = virtual_memory() + megabytes * MEGABYTE
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+    return patch
+
+
 def _no_room() -> None:
     """A limit of 16 bytes a file; Python ignores SIGXFSZ, so that writing fails."""
     with contextlib.suppress(ValueError):
@@ -81,4 +91,5 @@ LIMITS: dict[str, Callable[[], None]] = {
     "no byte can be written": _no_room,
     **{f"files of at most {size} bytes": _limit(resource.RLIMIT_FSIZE, size) for size in (100, 1000, 4000, 16_000, 64_000)},
     **{f"{spare} descriptors": _few_files(spare) for spare in (0, 1, 2, 3, 5, 8)},
+    **{f"{megabytes} MB of memory": _little_memory(megabytes) for megabytes in (1, 4, 16, 64)},
 }

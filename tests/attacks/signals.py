@@ -16,7 +16,7 @@ from tests.attacks.disturbances import Reference
 from tests.attacks.harness import Case, Outcome
 from tests.attacks.keys import build_commands
 
-CASES = 320
+CASES = 280
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

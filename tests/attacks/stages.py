@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.attacks.artifacts import Artifacts
+from tests.attacks.harness import Outcome
 
 VOLATILE = re.compile(
     r'"(?:seconds|date|command|out|[\w.]*per_second|time|elapsed|memory|peak\w*)": *(?:"[^"]*"|\[[^]]*\]|[-+\w.]+)'
@@ -60,6 +62,10 @@ def list_stages(a: Artifacts) -> list[Stage]:
             "w",
             seconds=2,
         ),
+        Stage("glove", ("pretrain", f"corpus={a.corpus}", "objective=glove", "objective.vector_size=8", "train.epochs=1"), "h"),
+        Stage("continue", ("pretrain", f"corpus={a.corpus}", f"init={a.model}", *train, "train.average_checkpoints=2"), "j"),
+        Stage("tag", ("finetune", "task=tag", f"model={a.model}", f"data.train={a.sentences}", *train), "k"),
+        Stage("show masks", ("show", "masks", f"corpus={a.corpus}"), "k.html", is_file=True),
         Stage("suite", ("suite", *suite), "q", seconds=3),
         Stage("seeds", ("finetune", *classify, *train, "seeds=0,1"), "g", seconds=3),
     ]
@@ -87,6 +93,14 @@ def compare(expected: dict[str, bytes], found: dict[str, bytes]) -> list[str]:
     return problems + [
         f"changed: {name}" for name in names if name in expected and name in found and expected[name] != found[name]
     ]
+
+
+def check_files(expected: dict[str, bytes], folder: Path, outcome: Outcome, remove: bool = True) -> list[str]:
+    """Problems of what a command left in its working folder, if it succeeded."""
+    problems = [] if outcome.status else compare(expected, snapshot(folder))
+    if remove:
+        shutil.rmtree(folder, ignore_errors=True)
+    return problems
 
 
 def _blank(path: Path) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.harness import Case
 
-CASES = 3000
+CASES = 4500
 SUFFIXES = (
     ".txt",
     ".tsv",

@@ -19,7 +19,7 @@ from tests.attacks.harness import Case, Outcome
 from tests.support.cli import SMALL
 from tests.support.texts import make_english_text
 
-CASES = 100
+CASES = 60
 WARNING, GIVEN_UP = "was killed (SIGKILL, often for lack of memory)", "workers have died at the same work"
 
 

@@ -61,32 +61,34 @@ def test_export_into_a_folder_with_other_files_is_refused(model, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["thesis.txt"]
 
 
+ROWS = [{"text": "the people", "label": "good"}, {"text": "the water", "label": "bad"}]
+
+
 def finetune_small(folder, rows, *words):
     data = write_jsonl(folder / "rows.jsonl", rows)
     run_cli("finetune", "task=classify", f"data.train={data}", f"out={folder / 'm'}", "train.steps=1", *FAST, *words)
     return folder / "m"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["pooling=mean"], "cannot represent pooling = 'mean'"),
-        (["pooling=max"], "cannot represent pooling = 'max'"),
-        (["pooling=concat"], "cannot represent pooling = 'concat'"),
-        (["features.layers=mix"], "head `task` is of kind features, which transformers does not have"),
-    ],
-)
-def test_export_refuses_heads_that_transformers_has_not(tmp_path, words, message):
-    base = save_model(tmp_path / "base")
-    rows = [{"text": "the people", "label": "good"}, {"text": "the water", "label": "bad"}]
-    folder = finetune_small(tmp_path, rows, f"model={base}", *words)
+@pytest.mark.parametrize("words", [["pooling=mean"], ["pooling=max"], ["pooling=concat"]])
+def test_export_writes_the_code_where_transformers_has_no_such_pooling(tmp_path, words):
+    folder = finetune_small(tmp_path, ROWS, f"model={save_model(tmp_path / 'base')}", *words)
+    result = run_cli_json("export", f"model={folder}", f"out={tmp_path / 'hf'}", "check=true")
+    assert result["class"] == "BertsmithForSequenceClassification" and max(result["differences"].values()) < 1e-5
+    assert "modeling_bertsmith.py" in result["files"]
+
+
+def test_export_refuses_heads_that_transformers_has_not(tmp_path):
+    folder = finetune_small(tmp_path, ROWS, f"model={save_model(tmp_path / 'base')}", "features.layers=mix")
     error = run_cli_error("export", f"model={folder}", f"out={tmp_path / 'hf'}")
-    assert message in error and "format=int8" in error and not (tmp_path / "hf").exists()
+    assert "the head `task` of kind features" in error and "format=int8" in error and not (tmp_path / "hf").exists()
     assert run_cli_json("export", f"model={folder}", "format=int8", f"out={tmp_path / 'int8'}")["out"]
 
 
-def test_export_of_a_classifier_with_rope_and_segments_is_refused_in_one_line(tmp_path):
+def test_export_of_a_fine_tuned_shipped_model_has_its_probabilities(tmp_path):
     rows = [{"text": "a fine film", "label": "good"}, {"text": "a dull film", "label": "bad"}]
     folder = finetune_small(tmp_path, rows, "model=mini-en")
-    error = run_cli_error("export", f"model={folder}", f"out={tmp_path / 'hf'}")
-    assert "mixer.rope_theta" in error and "format=int8" in error and not (tmp_path / "hf").exists()
+    result = run_cli_json("export", f"model={folder}", f"out={tmp_path / 'hf'}", "check=true")
+    assert result["family"] == "bertsmith" and max(result["differences"].values()) < 1e-5
+    readme = (tmp_path / "hf" / "README.md").read_text()
+    assert "AutoModelForSequenceClassification.from_pretrained(" in readme and "trust_remote_code=True" in readme

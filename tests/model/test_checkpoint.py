@@ -28,6 +28,7 @@ def folder(tmp_path):
 def set_version(folder, version):
     config = json.loads((folder / "config.json").read_text())
     config.pop("format_version")
+    (folder / "manifest.json").unlink()
     (folder / "config.json").write_text(json.dumps(config | ({} if version is None else {"format_version": version})))
 
 

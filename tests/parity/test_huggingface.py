@@ -176,15 +176,9 @@ def test_huggingface_export_of_own_models(tmp_path, vocabulary, capsys):
         load_file(tmp_path / "again/model.safetensors")["heads.lm.bias"],
     )
     for name, heads, encoder, message in (
-        ("pre", heads_of_bert, {"norm": "pre"}, "norm = 'pre'"),
-        (
-            "causal",
-            heads_of_bert,
-            {"mixer": {"kind": "attention", "num_attention_heads": 4, "causal": True}},
-            "openai-gpt supports lm",
-        ),
-        ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "supports lm, nsp, task"),
-        ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "must have two labels"),
+        ("reversible", heads_of_bert, {"norm": "pre", "reversible": True}, "does not support model.reversible"),
+        ("labels", {"labels": PooledHeadConfig(labels=3)}, {}, "the head `labels` of kind pooled"),
+        ("three", {"nsp": PooledHeadConfig(labels=3)}, {}, "the head `nsp` of kind pooled"),
     ):
         folder = save(tmp_path / name, heads, **encoder)
         assert main(["export", f"model={folder}", f"out={tmp_path / 'no'}"]) == 2

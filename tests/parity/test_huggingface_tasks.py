@@ -210,9 +210,9 @@ def test_huggingface_export_refuses_unsupported_heads(tmp_path, vocabulary):
         (
             {"task": SequenceHeadConfig(outputs=1), "crf": SequenceHeadConfig(outputs=1)},
             TextRegression(),
-            "not all combinations of them",
+            "the head `crf` of kind sequence-classification",
         ),
-        ({"task": SequenceHeadConfig(outputs=1)}, None, "config.json has no task"),
+        ({"task": SequenceHeadConfig(outputs=1)}, None, "without the task that defines its labels"),
     ):
         config = ModelConfig(encoder=from_dict(EncoderConfig, encoder), vocab_size=len(tokenizer), heads=heads)
         with pytest.raises(UserError, match=message):

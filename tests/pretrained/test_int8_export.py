@@ -181,7 +181,7 @@ def test_int8_weights_without_storage_in_config_are_refused(folder):
     del record["weights"]
     write_json(folder / "config.json", record)
     (folder / "manifest.json").unlink()
-    with pytest.raises(UserError, match=r"unexpected keys .*encoder.word_embeddings.weight:scale"):
+    with pytest.raises(UserError, match=r"unexpected keys .*\.weight:scale"):
         bertsmith.load(folder)
 
 

@@ -28,12 +28,19 @@ STAGES = {
     "predict": "predict for a text or a file, one JSON object per line",
     "embed": "compute text embeddings, or search documents by them",
     "doctor": "diagnose a corpus or a run and suggest fixes",
+    "verify": "compare a folder with its checksums: tokenizer, corpus, model, checkpoint or export",
     "show": "render a corpus, its masking or a run as an offline HTML page",
 }
 
 
 # Keys that arguments may set by position: `bertsmith predict out/mood "a fine film"`, `bertsmith doctor out/bert`.
-POSITIONAL = {"predict": ("model", "text"), "embed": ("model", "text"), "doctor": ("folder",), "show": ("kind",)}
+POSITIONAL = {
+    "predict": ("model", "text"),
+    "embed": ("model", "text"),
+    "doctor": ("folder",),
+    "verify": ("folder",),
+    "show": ("kind",),
+}
 
 
 def load_stage(name: str) -> ModuleType:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from .. import __version__
-from ..artifacts import MANIFEST, atomic_folder, content_hash, fingerprint, read_json, resolve_path
+from ..artifacts import MANIFEST, atomic_folder, content_hash, fingerprint, read_object, resolve_path
 from ..config import Config, MaxLength, NonNegInt, PosInt, to_dict
 from ..console import Console
 from ..errors import UserError
@@ -131,7 +131,7 @@ def _report_changes(base: Model, recipe: Recipe, console: Console) -> None:
 def _is_finished(out: Any, identity: str, console: Console) -> bool:
     if not (out / MANIFEST).exists():
         return False
-    if read_json(out / "card.json").get("identity") != identity:
+    if read_object(out / "card.json").get("identity") != identity:
         raise UserError(f"{out} contains another model; choose another out, or remove it")
     console.info(f"{out} already exists, converted from the same model")
     return True

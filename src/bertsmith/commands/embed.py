@@ -17,6 +17,7 @@ from ..errors import UserError
 from ..inference import output_files
 from ..inference.engines.base import Precision
 from ..inference.predictor import Predictor, load
+from ..reading.arrays import open_npy
 from ..tasks.requests import TextRow, raise_bad_rows, read_valid_texts
 from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tasks.standard_input import is_standard_input, iter_available, open_standard_input, read_input_texts
@@ -211,10 +212,7 @@ def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
 
 
 def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
-    try:
-        vectors = np.load(path, mmap_mode="r")
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"documents={path} is not a readable .npy file: {error}; create it with `bertsmith embed`") from None
+    vectors = open_npy(path)
     if vectors.ndim != 2 or vectors.shape[1] != hidden_size:
         raise UserError(
             f"documents={path} has shape {vectors.shape}, but this model's vectors have size {hidden_size}; "

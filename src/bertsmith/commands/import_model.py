@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import torch
 
 from .. import __version__, hub_names, tensors
-from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json, resolve_path
+from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json, read_object, resolve_path, verify_manifest
 from ..config import Config, Probability, to_dict
 from ..console import Console
 from ..convert import elmo, tf_checkpoint
 from ..convert.huggingface import folder, hub, reformer
+from ..convert.huggingface.family import Family
 from ..convert.huggingface.mapping import ConvertedModel
-from ..convert.huggingface.names import Family
 from ..convert.huggingface.sentence_transformers import read_modules
 from ..convert.huggingface.tokenizer import read_tokenizer
 from ..convert.parity import check_parity
@@ -56,6 +56,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         if not (out / MANIFEST).exists():
             check_writable(out)
         source = _resolve_source(recipe, quiet)
+        _verify_source(source)
         if elmo_files := elmo.find_files(source):
             return _import_elmo(recipe, *elmo_files, out, console)
         if reformer.is_reformer(source):
@@ -82,6 +83,20 @@ def _resolve_source(recipe: Recipe, quiet: bool) -> Path:
     exists = source.exists() or tf_checkpoint.find_prefix(source) is not None
     repo_id = None if exists else hub_names.find_repo_id(recipe.source)
     return source if repo_id is None else hub.download(repo_id, quiet)
+
+
+def _verify_source(source: Path) -> None:
+    """Compare a folder that `export` wrote with its manifest; other programs write none, or another file of that name."""
+    if (
+        not (source / MANIFEST).is_file()
+        or not isinstance(manifest := read_json(source / MANIFEST), dict)
+        or "files" not in manifest
+    ):
+        return
+    try:
+        verify_manifest(source)
+    except UserError as error:
+        raise UserError(f"{error}, or remove {MANIFEST} if you changed the folder on purpose") from None
 
 
 def _read_checkpoint(source: Path, attention_dropout: float) -> tuple[Family, ConvertedModel, list[Path]]:
@@ -188,7 +203,7 @@ def _publish(recipe: Recipe, tokenizer: Tokenizer, converted: ConvertedModel, ca
 def _is_finished(out: Path, identity: str, console: Console) -> bool:
     if not (out / MANIFEST).exists():
         return False
-    card = read_json(out / "card.json")
+    card = read_object(out / "card.json")
     if card.get("identity") != identity:
         raise UserError(f"{out} contains another model; choose another out, or remove it")
     console.info(f"{out} already exists, converted from the same files")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import torch
 
-from ..artifacts import read_json
+from ..artifacts import read_object
 from ..config import Config, MaxLength, NonNegInt, PosInt, Probability, from_dict, to_dict
 from ..console import Console
 from ..corpus.loader import BatchLoader
@@ -122,7 +122,7 @@ def run_page(recipe: Recipe) -> tuple[str, list[Section]]:
 
 def _training_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with the objective, max_length, seed and validation_split of the model's pre-training (from config.json)."""
-    pretrain_settings = read_json(folder / "config.json").get("recipe", {})
+    pretrain_settings = read_object(folder / "config.json").get("recipe", {})
     settings = {
         name: pretrain_settings[name] for name in ("objective", "seed", "validation_split") if name in pretrain_settings
     }

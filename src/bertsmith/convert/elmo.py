@@ -11,17 +11,21 @@ from tokenizers import Tokenizer as Rust
 from tokenizers import models, pre_tokenizers
 from torch import Tensor
 
-from ..artifacts import read_json
+from ..artifacts import read_object
+from ..config import from_dict, to_dict
 from ..errors import UserError
+from ..model.building import build_for_weights
 from ..model.config import EncoderConfig, ResidualMode
 from ..model.embeddings.char_cnn import CharCNNConfig
 from ..model.mixers import Lstm
 from ..model.model import Model, ModelConfig
 from ..model.presets import elmo
+from ..reading import require_regular
 from ..tokenization.characters import NUM_CHARS
 from ..tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer, register_special_tokens
 
 FAMILY = "elmo"
+MAX_COMPRESSION = 20  # bytes of an array per byte of its file; published weights are not compressed
 GATE_ORDER = (0, 2, 1, 3)  # ELMo: input, cell, forget, output; torch: input, forget, cell, output
 
 
@@ -39,27 +43,38 @@ def read(options: Path, weights: Path, tokenizer: Tokenizer | None = None) -> tu
     """The bidirectional LM without its softmax, which was not published. Words are read by characters, so none is unknown."""
     encoder, tokenizer = _read_encoder_config(options), tokenizer or _default_tokenizer()
     tokenizer = encoder.open_vocabulary(tokenizer)
-    model = Model(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), tokenizer, init_weights=False)
     try:
         import h5py
     except ImportError:
         raise UserError(f"reading {weights} needs h5py: pip install 'bertsmith[elmo]'") from None
+    size = require_regular(weights).stat().st_size
     try:
         with h5py.File(weights) as file:
-            weights_by_name = _map_weights(encoder, lambda name: np.asarray(file[name], np.float32))
-    except (OSError, KeyError) as error:
+            weights_by_name = _map_weights(encoder, lambda name: _read_dataset(file, name, size))
+    except UserError as error:
+        raise UserError(f"{weights}: {error}") from None
+    except (OSError, KeyError, ValueError, TypeError, IndexError, AttributeError, RuntimeError) as error:
         raise UserError(f"{weights} does not match {options}: {error}") from None
-    for name, param in model.state_dict().items():
-        if weights_by_name[name].shape != param.shape:
-            raise UserError(
-                f"{weights}: {name} has shape {list(weights_by_name[name].shape)}, but {options} implies {list(param.shape)}"
-            )
+    shapes = {name: tuple(weight.shape) for name, weight in weights_by_name.items()}
+    model = build_for_weights(ModelConfig(encoder=encoder, vocab_size=len(tokenizer)), tokenizer, shapes, options.parent)
     model.load_state_dict(weights_by_name)
     return model.eval(), tokenizer
 
 
+def _read_dataset(file: Any, name: str, file_size: int) -> NDArray[np.float32]:
+    """An array of numbers that is stored in the file itself."""
+    dataset = file[name]
+    stored_elsewhere = dataset.file.filename != file.filename or getattr(dataset, "is_virtual", False) or dataset.external
+    if stored_elsewhere or dataset.dtype.kind != "f" or dataset.nbytes > MAX_COMPRESSION * file_size:
+        raise UserError(
+            f"{name} of dtype {dataset.dtype} and shape {list(dataset.shape)} is not an array of numbers within this file of "
+            f"{file_size:,} bytes"
+        )
+    return np.asarray(dataset, np.float32)
+
+
 def _read_encoder_config(path: Path) -> EncoderConfig:
-    options = read_json(path)
+    options = read_object(path)
     try:
         lstm, char_cnn = options["lstm"], options["char_cnn"]
         if char_cnn["n_characters"] != NUM_CHARS + 1 or lstm["cell_clip"] != lstm["proj_clip"]:
@@ -73,12 +88,12 @@ def _read_encoder_config(path: Path) -> EncoderConfig:
         )  # fmt: skip
         residual: ResidualMode = "between" if lstm["use_skip_connections"] else "none"
         base_config = elmo(lstm["n_layers"], 2 * lstm["projection_dim"], lstm["dim"], residual)
+        mixer = Lstm(directions="apart", cell_size=lstm["dim"], cell_clip=lstm["cell_clip"])
+        return from_dict(EncoderConfig, to_dict(replace(base_config, embeddings=embeddings, mixer=mixer)), str(path))
     except UserError:  # a ValueError with a message of its own
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is not the options.json of an ELMo model: {error!r} is missing or invalid") from None
-    mixer = Lstm(directions="apart", cell_size=lstm["dim"], cell_clip=lstm["cell_clip"])
-    return replace(base_config, embeddings=embeddings, mixer=mixer)
 
 
 def _map_weights(encoder: EncoderConfig, get_array: Any) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from ..model.batch import Inputs
 from ..model.heads import LM_HEAD
 from ..model.model import Model
 from ..model.packing import Layout
-from .huggingface.names import PAIR_HEADS, Architecture, Family
+from .huggingface.family import PAIR_HEADS, Architecture, Family
 
 LENGTHS = (40, 3, 17)
 TOLERANCE = 1e-3  # maximum absolute difference; rounding errors are a hundred times smaller
@@ -51,7 +51,7 @@ def compute_differences(model: Model, folder: Path, family: Family, architecture
     for head in architecture.heads:
         is_sequence_level = head in PAIR_HEADS or architecture.head_type in ("text", "choice")
         logits, hf_logits = (
-            model.compute_logits(head, hidden[layout.first_token] if is_sequence_level else hidden),
+            model.compute_logits(head, model.encoder.pool_tokens(inputs, hidden) if is_sequence_level else hidden),
             _get_logits(hf_outputs, head, architecture),
         )
         hf_logits = hf_logits if is_sequence_level else hf_logits[mask]
@@ -65,8 +65,11 @@ def load_hf_model(folder: Path, class_name: str) -> Any:
         import transformers
     except ImportError:
         raise UserError("check=true needs transformers, which is not installed: pip install transformers") from None
+    source: Any = transformers
+    if class_name.startswith("Bertsmith"):
+        from .huggingface import modeling_bertsmith as source  # what is beside the weights, without a copy in the user's cache
     with _silence_logging(transformers.utils.logging):
-        return getattr(transformers, class_name).from_pretrained(folder).float().eval()
+        return getattr(source, class_name).from_pretrained(folder).float().eval()
 
 
 def _random_inputs(model: Model, pad_id: int) -> Inputs:

@@ -9,7 +9,7 @@ import torch
 from tokenizers import normalizers
 
 from .. import __version__
-from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json
+from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_object, read_result
 from ..config import Config, to_dict
 from ..console import Console
 from ..errors import UserError
@@ -41,11 +41,11 @@ def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | No
             }  # fmt: skip
             card = {"identity": identity, "files": files, "result": result}
             _publish(recipe, out, _build_model(vectors, tokenizer), tokenizer, card)
-        elif read_json(out / "card.json").get("identity") != identity:
+        elif read_object(out / "card.json").get("identity") != identity:
             raise UserError(f"{out} contains another model; choose another out, or remove it")
         else:
             console.info(f"{out} already exists, converted from the same file")
-    result = read_json(out / "card.json")["result"]
+    result = read_result(out)
     console.info(f"{out}: {result['words']:,} words, {result['vector_size']} dimensions")
     if unreachable := result["words"] - result["reachable_words"]:
         console.info(

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import MANIFEST, checksum, fingerprint, read_json, resolve_path, verify_manifest, write_manifest
+from ..artifacts import MANIFEST, checksum, fingerprint, read_object, resolve_path, verify_manifest, write_manifest
 from ..config import Config, NumWorkers, to_dict
 from ..errors import UserError
 from ..processes import WorkerPool
@@ -89,7 +89,7 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
     identity = fingerprint(recipe | ({"spaced": True} if needs_line_spaces(tokenizer) else {}))
     with lock_output(out):
         if (out / MANIFEST).exists():
-            if read_json(out / "card.json").get("identity") == identity:
+            if read_object(out / "card.json").get("identity") == identity:
                 return out, False
             raise UserError(
                 f"{out} contains a corpus with other texts, tokenizer or settings; choose another out, or remove it"
@@ -120,7 +120,7 @@ def _check_partial(folder: Path, identity: str) -> Path:
     """The folder of an interrupted build, to be continued, or to be started over with other texts; no other folder."""
     check_only(folder, *CORPUS_FILES, *BUILD_FILES, MANIFEST, "*.new")
     if folder.is_dir() and (folder / MANIFEST).exists() and not (folder / JOURNAL).exists():  # finished, but not renamed
-        if read_json(folder / "card.json").get("identity") != identity:
+        if read_object(folder / "card.json").get("identity") != identity:
             raise UserError(f"{folder} is a finished corpus of other texts or settings; choose another out, or rename it")
     elif folder.is_dir() and not (folder / JOURNAL).exists():
         check_writable(folder)
@@ -129,7 +129,7 @@ def _check_partial(folder: Path, identity: str) -> Path:
 
 def _remove_if_nothing_is_kept(folder: Path) -> None:
     """After an error in the input: remove the folder, unless the same command would continue from a block in it."""
-    journal = read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
+    journal = read_object(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
     if journal.get("complete") or not journal.get("blocks"):
         discard(folder)
 
@@ -144,7 +144,7 @@ def _build(
     folder: Path, config: Prepare, paths: list[Path], tokenizer: Tokenizer, metadata: dict[str, Any], on_read: Progress
 ) -> None:
     """Build everything in the temporary folder, resuming what an interrupted run has done."""
-    if (folder / MANIFEST).exists() and read_json(folder / "card.json").get("identity") == metadata["identity"]:
+    if (folder / MANIFEST).exists() and read_object(folder / "card.json").get("identity") == metadata["identity"]:
         verify_manifest(folder)  # a previous run was killed just before the end
     else:
         _encode_texts(folder, config, paths, tokenizer, metadata["identity"], on_read)
@@ -183,7 +183,7 @@ def _finalize(folder: Path, config: Prepare, tokenizer: Tokenizer, metadata: dic
                        "(one sentence or paragraph per line, a blank line between documents)")  # fmt: skip
     dtype = _token_dtype(tokenizer)
     metadata |= {"duplicates": _remove_duplicates(folder, dtype, config.drop)}
-    journal = read_json(folder / JOURNAL)
+    journal = read_object(folder / JOURNAL)
     if not config.drop:  # the bytes of dropped text are not counted separately
         metadata |= {name: journal[name] for name in ("bytes", "unknown_bytes") if journal.get(name) is not None}
     tokenizer.save(folder)
@@ -193,7 +193,7 @@ def _finalize(folder: Path, config: Prepare, tokenizer: Tokenizer, metadata: dic
 
 def _remove_duplicates(folder: Path, dtype: np.dtype[Any], drop: tuple[str, ...]) -> dict[str, int]:
     """Count exact duplicates and drop those of the requested kinds; safe to repeat after an interruption."""
-    journal = read_json(folder / JOURNAL)
+    journal = read_object(folder / JOURNAL)
     if "duplicates" not in journal:
         duplicates = dedup.find_duplicates(folder, folder / HASHES)
         num_dropped = dedup.drop_duplicates(folder, dtype, duplicates, drop) if drop else 0
@@ -214,7 +214,7 @@ class _CorpusWriter:
 
     def __init__(self, folder: Path, identity: str, dtype: np.dtype[Any], with_word_starts: bool) -> None:
         self.folder, self.identity, self.dtype = folder, identity, dtype
-        journal = read_json(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
+        journal = read_object(folder / JOURNAL) if (folder / JOURNAL).exists() else {}
         if journal.get("identity") != identity:
             journal = {}
             discard(folder)

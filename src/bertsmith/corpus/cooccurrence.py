@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import read_json
+from ..artifacts import read_json, read_object
 from ..errors import UserError
 from ..rng import Stream, permutation
 from ..writing import replace_file, write_json
@@ -72,8 +72,8 @@ def count_cooccurrences(
     if memory < MIN_MEMORY:
         raise UserError(f"memory = {memory:,} bytes is too little to count co-occurrences; give at least {MIN_MEMORY:,}")
     settings = {"corpus": corpus.card["identity"], "window": window, "scope": scope, "memory": memory}
-    if (folder / METADATA_FILE).exists() and read_json(folder / METADATA_FILE)["settings"] == settings:
-        return CooccurrenceCounts(folder / COUNTS_FILE, np.array(read_json(folder / METADATA_FILE)["blocks"], np.int64))
+    if (folder / METADATA_FILE).exists() and read_object(folder / METADATA_FILE)["settings"] == settings:
+        return CooccurrenceCounts(folder / COUNTS_FILE, np.array(read_object(folder / METADATA_FILE)["blocks"], np.int64))
     runs_folder = folder / "runs"
     if not (runs_folder / METADATA_FILE).exists() or read_json(runs_folder / METADATA_FILE) != settings:
         shutil.rmtree(runs_folder, ignore_errors=True)

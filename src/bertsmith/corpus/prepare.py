@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..artifacts import read_json
+from ..artifacts import read_object
 from ..console import Console
 from ..writing import resolve_output
 from .build import Prepare as Recipe
@@ -18,7 +18,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         console.info(f"resuming the interrupted build of {recipe.out}")
     with console.progress_bar("preparing", "bytes") as bar:
         folder, was_built = build_corpus(recipe, bar)
-    card = read_json(folder / "card.json")
+    card = read_object(folder / "card.json")
     for warning in card["warnings"]:
         console.warn(warning)
     if not was_built:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..artifacts import CORPUS_TOKENS, read_json, require_kind, verify_manifest
+from ..artifacts import CORPUS_TOKENS, read_object, require_kind, verify_manifest
 from ..errors import UserError
+from ..reading.arrays import map_array
 from ..rng import Stream, permutation
 from ..tokenization.tokenizer import Tokenizer
 
@@ -37,17 +38,20 @@ class Corpus:
         require_kind(path, "corpus")
         if verify_checksums:
             verify_manifest(path)
-        card = read_json(path / "card.json")
-        dtype = np.dtype(card["dtype"])
-        word_starts = _memmap(path / WORD_STARTS_FILE, np.uint8) if (path / WORD_STARTS_FILE).exists() else None
-        return cls(
+        card = read_object(path / "card.json")
+        if (dtype := card.get("dtype")) not in ("uint16", "uint32"):
+            raise UserError(f"{path / 'card.json'} is damaged: dtype is {dtype!r}; create {path} again")
+        word_starts = map_array(path / WORD_STARTS_FILE, np.uint8) if (path / WORD_STARTS_FILE).exists() else None
+        corpus = cls(
             path,
-            _memmap(path / TOKENS_FILE, dtype),
-            _memmap(path / SENTENCES_FILE, np.int64),
-            _memmap(path / DOCUMENTS_FILE, np.int64),
+            map_array(path / TOKENS_FILE, dtype),
+            map_array(path / SENTENCES_FILE, np.int64),
+            map_array(path / DOCUMENTS_FILE, np.int64),
             word_starts,
             card,
         )
+        corpus._check_sizes()
+        return corpus
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -57,6 +61,21 @@ class Corpus:
     def document_token_offsets(self) -> NDArray[np.int64]:
         """(documents + 1,): position of the first token of each document."""
         return self.sentence_offsets[self.document_offsets]
+
+    def _check_sizes(self) -> None:
+        """Raise unless the files belong together; only their ends are read."""
+        for offsets, size, file in (
+            (self.sentence_offsets, len(self.tokens), SENTENCES_FILE),
+            (self.document_offsets, len(self.sentence_offsets) - 1, DOCUMENTS_FILE),
+        ):
+            if not len(offsets) or offsets[0] != 0 or offsets[-1] != size:
+                raise UserError(
+                    f"{self.path / file} is damaged: its offsets do not run from 0 to {size:,}; create {self.path} again"
+                )
+        if self.word_starts is not None and len(self.word_starts) != (len(self.tokens) + 7) // 8:
+            raise UserError(
+                f"{self.path / WORD_STARTS_FILE} is damaged: it has not one bit per token; create {self.path} again"
+            )
 
     def is_word_start(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the tokens at these positions start a word: by the segmenter if there was one, else by the tokens."""
@@ -114,9 +133,3 @@ def unpack_range(packed_bits: NDArray[np.uint8], start: int, stop: int) -> NDArr
 def unpack_positions(packed_bits: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.bool_]:
     """The flags at these positions."""
     return (packed_bits[positions >> 3] >> (7 - (positions & 7)).astype(np.uint8) & 1).astype(bool)
-
-
-def _memmap(path: Path, dtype: Any) -> NDArray[Any]:
-    if path.stat().st_size == 0:
-        return np.zeros(0, dtype)
-    return np.memmap(path, dtype=dtype, mode="r")

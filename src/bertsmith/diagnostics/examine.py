@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..artifacts import MANIFEST, MODEL_KINDS, detect_kind, read_json, require_kind
+from ..artifacts import MANIFEST, MODEL_KINDS, detect_kind, read_object, require_kind
 from ..config import from_dict
 from ..corpus.build import is_interrupted
 from ..corpus.store import Corpus
@@ -130,7 +130,7 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
     report.add(tokenizer_findings)
     if tokenizer is None:
         return
-    record, card = checkpoint.read_config(folder), read_json(folder / "card.json")
+    record, card = checkpoint.read_config(folder), read_object(folder / "card.json")
     model, run, log = (
         checkpoint.load(folder, verify_checksums=False)[0],
         RunSettings.from_record(record),
@@ -216,7 +216,7 @@ def _is_corpus_of(folder: Path, fingerprint: str) -> bool:
     """Whether a folder is a corpus that was prepared with the tokenizer of this fingerprint."""
     if detect_kind(folder) != "corpus" or not (folder / "card.json").exists():
         return False
-    return bool(read_json(folder / "card.json").get("tokenizer_fingerprint") == fingerprint)
+    return bool(read_object(folder / "card.json").get("tokenizer_fingerprint") == fingerprint)
 
 
 def _open_corpus(folder: Path, report: DiagnosticReport) -> Corpus | None:

@@ -1,6 +1,5 @@
 """The log (metrics.jsonl) and the settings (config.json) of a training run, as the checks read them."""
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..reading import read_json_lines
 from ..reports.training_curves import MetricRows, read_metrics
 
 ADAM_OPTIMIZERS = ("adamw", "bert-adam")
@@ -145,6 +145,6 @@ def _find_loss_column(rows: MetricRows) -> str:
 
 def _read_skips_and_rollbacks(path: Path) -> tuple[list[str], int]:
     """(skip reasons, number of rollbacks) of all rows, including those that a rollback undid."""
-    rows: list[dict[str, Any]] = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    rows: list[dict[str, Any]] = [row for _, row in read_json_lines(path)]  # as `read_metrics` has checked
     reasons = [str(row["skip_reason"]) for row in rows if "skip_reason" in row]
     return [reason for reason in reasons if not reason.startswith("fp16")], sum("rollback_to" in row for row in rows)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..artifacts import MANIFEST, read_json, resolve_path
+from ..artifacts import MANIFEST, read_object, read_result, resolve_path
 from ..config import Config, NumProcesses, from_dict
 from ..console import Console
 from ..errors import UserError
@@ -132,7 +132,7 @@ def run_planned(planned: PlannedRun, progress: str, quiet: bool) -> None:
 
 def read_scores(recipe: FinetuneRecipe) -> tuple[dict[str, float], tuple[str, ...]]:
     """Dev scores of a finished run (null in JSON: nan), and the names of those that are errors."""
-    result = read_json(Path(recipe.out) / "card.json")["result"]
+    result = read_result(Path(recipe.out))
     scores = {name: math.nan if value is None else float(value) for name, value in result["dev"].items()}
     return scores, tuple(result.get("lower_is_better", ()))
 
@@ -221,7 +221,7 @@ def _check_plan(plan: list[PlannedRun], console: Console) -> dict[str, tuple[str
             raise UserError(f"tasks.{planned.task}: max_length = {planned.recipe.max_length} is more than the "
                                 f"{positions} positions of models.{planned.model}; lower it")  # fmt: skip
         folder = Path(planned.recipe.out)
-        existing_identity = read_json(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
+        existing_identity = read_object(folder / "card.json").get("identity") if (folder / MANIFEST).exists() else None
         if existing_identity and existing_identity != finetune_identity(planned.recipe):
             raise UserError(f"{folder} was created with other settings or files; remove it, or choose another out")
     return metrics

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import __version__, writing
-from ..artifacts import checksum, content_hash, fingerprint, read_json, resolve_path
+from ..artifacts import checksum, content_hash, fingerprint, read_object, resolve_path
 from ..config import Config, to_dict
 from ..errors import UserError
 from ..tasks.standard_input import is_standard_input
@@ -69,7 +69,7 @@ def _is_ours(path: Path, progress_file: Path) -> bool:
     """Whether a file beside the output was written here: a record by what it says, a partial file by the record beside it."""
     record = path if path.suffix == ".json" else progress_file
     try:
-        return record.is_file() and "identity" in dict(read_json(record))
+        return record.is_file() and "identity" in dict(read_object(record))
     except (UserError, TypeError, ValueError):
         return False
 
@@ -212,7 +212,7 @@ def _partial_paths(out: Path) -> tuple[Path, Path]:
 
 
 def _read_progress(progress_file: Path) -> dict[str, Any]:
-    return dict(read_json(progress_file)) if progress_file.exists() else {}
+    return dict(read_object(progress_file)) if progress_file.exists() else {}
 
 
 def _count_complete_lines(file: BinaryIO) -> int:

@@ -4,15 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .. import tensors
-from ..artifacts import MANIFEST, atomic_folder, read_json, verify_manifest
+from ..artifacts import atomic_folder, read_object, verify_if_sealed
 from ..config import from_dict, to_dict
-from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
 from ..writing import write_json
+from .building import build_for_weights
 from .folder import (
     FORMAT_VERSION,
     INT8_FORMAT,
@@ -20,6 +19,7 @@ from .folder import (
     WEIGHTS_INDEX_FILE,
     list_weight_files,
     read_config,
+    read_shapes,
     stores_int8,
 )
 from .int8 import dequantize_weights, quantize_weights
@@ -74,15 +74,19 @@ def save_weights(folder: Path, weights: dict[str, Tensor], max_shard_size: int =
 
 def load(folder: Path, verify_checksums: bool = True) -> tuple[Model, Tokenizer, dict[str, Any]]:
     """The model in eval mode, its tokenizer and its card."""
-    record = read_config(folder)
-    if verify_checksums and (folder / MANIFEST).exists():
-        verify_manifest(folder)
-    config = from_dict(ModelConfig, record["model"], str(folder / "config.json"))
+    read_config(folder)  # of another kind of folder, or a newer version, before anything is read
+    if verify_checksums:
+        verify_if_sealed(folder)
+    config = read_model_config(folder)
     tokenizer = config.encoder.open_vocabulary(Tokenizer.load(folder / "tokenizer.json"))
-    with torch.random.fork_rng(devices=[]):  # torch's layers draw the weights that are loaded next
-        model = Model(config, tokenizer, init_weights=False)
-    _load_strict(model, load_weights(folder), folder)
-    return model.eval(), tokenizer, read_json(folder / "card.json")
+    model = build_for_weights(config, tokenizer, read_shapes(folder), folder)
+    model.load_state_dict(load_weights(folder))
+    return model.eval(), tokenizer, read_object(folder / "card.json")
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """The model's part of config.json."""
+    return from_dict(ModelConfig, read_config(folder)["model"], str(folder / "config.json"))
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
@@ -109,16 +113,3 @@ def _split_into_shards(weights: dict[str, Tensor], max_shard_size: int) -> list[
         shards[-1].append(name)
         size += tensor.nbytes
     return shards
-
-
-def _load_strict(model: Model, weights: dict[str, Tensor], folder: Path) -> None:
-    for name, expected in model.state_dict().items():
-        if name in weights and weights[name].shape != expected.shape:
-            raise UserError(f"{folder} does not match its config.json: {name} has shape {list(weights[name].shape)}, "
-                           f"not {list(expected.shape)}")  # fmt: skip
-    result = model.load_state_dict(weights, strict=False)
-    if result.missing_keys or result.unexpected_keys:
-        raise UserError(
-            f"{folder} does not match its config.json: missing keys {result.missing_keys}, unexpected keys "
-            f"{result.unexpected_keys}"
-        )

@@ -83,6 +83,9 @@ class EncoderConfig(Config, frozen=True):
         "sequence representation: cls (first token; last if causal), mean or max over tokens, concat (all three, ULMFiT)",
     ] = "cls"
     pooler_act: Annotated[PoolActivation, "activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"] = "tanh"
+    head_transform: Annotated[
+        bool, "dense layer, activation and LayerNorm before the classifier of a task (ModernBERT, with pooler_act=none)"
+    ] = False
 
     @classmethod
     def presets(cls) -> dict[str, "EncoderConfig"]:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from ..artifacts import read_json, require_kind
+from ..artifacts import read_object, require_kind
 from ..errors import UserError
+from ..reading.arrays import read_tensor_headers
 
 FORMAT_VERSION = (1, 0)  # of config.json: a new minor version adds keys, a new major version changes their meaning
 LM_HEAD = "lm"  # name of the language modeling head in the table `heads` of config.json
@@ -22,7 +23,7 @@ SCALE_SUFFIX = ":scale"  # of the tensor with the scales of a matrix; no paramet
 def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json; a UserError for a folder without a model of ours (a Hugging Face folder, a corpus ...)."""
     require_kind(folder, "checkpoint")
-    config: dict[str, Any] = read_json(folder / "config.json")
+    config = read_object(folder / "config.json")
     _check_format_version(config.get("format_version"), folder / "config.json")
     return config
 
@@ -36,10 +37,25 @@ def stores_int8(config: dict[str, Any], folder: Path) -> bool:
 
 
 def list_weight_files(folder: Path) -> list[Path]:
-    """The files of the weights: model.safetensors, or the shards that the index names."""
-    if not (folder / WEIGHTS_INDEX_FILE).exists():
+    """The files of the weights: model.safetensors, or the shards that the index names, which lie in the same folder."""
+    index = folder / WEIGHTS_INDEX_FILE
+    if not index.exists():
         return [folder / WEIGHTS_FILE]
-    return [folder / name for name in sorted(set(read_json(folder / WEIGHTS_INDEX_FILE)["weight_map"].values()))]
+    names = read_object(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise UserError(f"{index} is damaged: it has no weight_map from tensors to files")
+    for name in names.values():
+        if not isinstance(name, str) or Path(name).name != name or Path(name).suffix != ".safetensors":
+            raise UserError(f"{index} is damaged: it lists {name!r}, which is not a weights file in the same folder")
+    return [folder / name for name in sorted(set(names.values()))]
+
+
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of the stored tensors by name; for int8 weights, without the scales of the matrices."""
+    headers = [read_tensor_headers(path) for path in list_weight_files(folder)]
+    shapes = {name: header.shape for group in headers for name, header in group.items()}
+    is_int8 = stores_int8(read_config(folder), folder)
+    return {name: shape for name, shape in shapes.items() if not (is_int8 and name.endswith(SCALE_SUFFIX))}
 
 
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
@@ -62,11 +78,12 @@ def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def _iter_arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
+    read_tensor_headers(path)
     try:
         with safe_open(path, "numpy") as file:
             for name in file.keys():  # noqa: SIM118 (it is no dictionary)
                 yield name, file.get_tensor(name)
-    except (SafetensorError, OSError, TypeError) as error:
+    except (SafetensorError, OSError, TypeError, KeyError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 

@@ -6,7 +6,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ..config import Config
+from ..config import Config, PosInt
 from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
 from .batch import Inputs
@@ -24,7 +24,7 @@ class ModelConfig(Config, frozen=True):
     """Config of a built model, as stored in `config.json`: its `initializer_range` is always a number."""
 
     encoder: EncoderConfig
-    vocab_size: int
+    vocab_size: PosInt
     heads: dict[str, HeadConfig] = msgspec.field(default_factory=dict)
     decoder: DecoderConfig | None = None
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..artifacts import MANIFEST, fingerprint, read_json, resolve_path
+from ..artifacts import MANIFEST, fingerprint, read_object, resolve_path
 from ..config import from_dict
 from ..corpus import prepare
 from ..corpus.store import Corpus
@@ -33,7 +33,7 @@ class TokenizedText:
     @cached_property
     def card(self) -> dict[str, Any]:
         """Card of the validation corpus, or of the training corpus where documents of it are held out."""
-        return dict(read_json((self.valid_path or self.corpus_path or Path()) / "card.json"))
+        return dict(read_object((self.valid_path or self.corpus_path or Path()) / "card.json"))
 
 
 CorpusCache = dict[str, TokenizedText]

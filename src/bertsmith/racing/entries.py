@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ..artifacts import MANIFEST, fingerprint, read_json
+from ..artifacts import MANIFEST, fingerprint, read_object, read_result
 from ..config import from_dict
 from ..console import Console
 from ..corpus.card import bits_per_byte
@@ -72,13 +72,13 @@ class Entry:
         """Whether its folder holds the checkpoint of this recipe, not of another budget or recipe."""
         if self.recipe is None or not (self.folder / MANIFEST).exists():
             return False
-        return bool(read_json(self.folder / "card.json").get("identity") == self.identity)
+        return bool(read_object(self.folder / "card.json").get("identity") == self.identity)
 
     def read_facts(self) -> dict[str, float]:
         """Parameters, FLOPs, time and language metrics of the finished member; empty before."""
         if self.recipe is None or not self.is_finished:
             return {}
-        result = read_json(self.folder / "card.json")["result"]
+        result = read_result(self.folder)
         flops = count_spent_flops(self.recipe, self.flops, result)
         facts = {"parameters": result["parameters"], "flops": flops, "steps": result.get("step", 0)}
         facts |= {name: result[name] for name in ("seconds", "tokens") if result.get(name)}
@@ -112,7 +112,7 @@ def read_scores(recipe: FinetuneRecipe) -> tuple[dict[str, float], tuple[str, ..
     None if it belongs to another recipe or model.
     """
     path = scores_path(recipe)
-    if not path.exists() or (record := read_json(path)).get("identity") != finetune_identity(recipe):
+    if not path.exists() or (record := read_object(path)).get("identity") != finetune_identity(recipe):
         return None
     scores = {name: math.nan if value is None else float(value) for name, value in record["dev"].items()}
     return scores, tuple(record.get("lower_is_better", ()))

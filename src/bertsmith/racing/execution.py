@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import runs
-from ..artifacts import read_json, resolve_path
+from ..artifacts import read_object, resolve_path
 from ..console import Console
 from ..corpus.store import Corpus
 from ..errors import Interrupted, UserError
@@ -53,7 +53,7 @@ def finetune_all(recipes: Sequence[FinetuneRecipe], keep: bool) -> None:
 def _finetune_one(recipe: FinetuneRecipe, keep: bool) -> None:
     """One run; its scores are written next to its folder, which is removed unless `keep`."""
     path, identity, folder = scores_path(recipe), finetune_identity(recipe), Path(recipe.out)
-    if path.exists() and read_json(path).get("identity") == identity and (folder.exists() or not keep):
+    if path.exists() and read_object(path).get("identity") == identity and (folder.exists() or not keep):
         return
     result = finetune(recipe, quiet=True)
     names = ("dev", "lower_is_better", "seconds", "step")

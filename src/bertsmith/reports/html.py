@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from .. import __version__
 from ..errors import UserError
+from ..reading import open_regular
 from ..writing import write_atomic
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -61,7 +62,7 @@ def note(text: str) -> Markup:
 
 def is_page(path: Path) -> bool:
     """Whether a file is a page that `render_document` made."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return GENERATOR in file.read(1 << 12)
 
 

@@ -1,12 +1,13 @@
 """The HTML sections of a training run: loss, accuracy, learning rate and gradient norm by step, and its results."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-from ..artifacts import MODEL_KINDS, detect_kind, read_json, require_kind
+from .. import artifacts
+from ..artifacts import MODEL_KINDS, detect_kind, require_kind
 from ..errors import UserError
+from ..reading import read_json_lines
 from .charts import HALF_WIDTH, Series, extract_points, line_chart
 from .html import Section, render
 
@@ -29,12 +30,12 @@ def read_metrics(folder: Path) -> MetricRows:
     if not path.exists() or not path.stat().st_size:
         raise UserError(f"{path} has no rows yet; a run writes the first one after train.log_every steps")
     rows: MetricRows = []
-    for line_number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], start=1):
-        try:
-            row = json.loads(line)
-            rollback_step = row.get("rollback_to", row["step"])
-        except (json.JSONDecodeError, AttributeError, KeyError):
-            raise UserError(f"{path}, line {line_number}: not a row of metrics: {line[:80]!r}") from None
+    for line_number, row in read_json_lines(path):
+        if not isinstance(row, dict) or not all(
+            isinstance(row.get(key, row.get("step")), int) for key in ("step", "rollback_to")
+        ):
+            raise UserError(f"{path}, line {line_number}: not a row of metrics: {str(row)[:80]!r}")
+        rollback_step = row.get("rollback_to", row["step"])
         rows = [old for old in rows if old["step"] <= rollback_step] if "rollback_to" in row else [*rows, row]
     return rows
 
@@ -85,7 +86,7 @@ def describe_progress(rows: MetricRows) -> str:
 
 def read_result(folder: Path) -> dict[str, Any]:
     """The result in card.json of a finished run; empty while it is running."""
-    return dict(read_json(folder / "card.json")["result"]) if (folder / "card.json").exists() else {}
+    return artifacts.read_result(folder) if (folder / "card.json").exists() else {}
 
 
 def render_results(folder: Path) -> Section:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import UserError
+from ..errors import NOT_UTF8, SURROGATE, UserError
 
 CHUNK_BYTES = 1 << 20  # decompressed bytes per chunk
 
@@ -34,7 +34,10 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     """
     if not all(patterns) or not patterns:
         raise UserError("texts is empty; set files, folders or globs, for example texts=wiki/*.txt.gz")
-    return list(dict.fromkeys(path for pattern in patterns for path in _expand_pattern(pattern)))
+    paths = list(dict.fromkeys(path for pattern in patterns for path in _expand_pattern(pattern)))
+    if other := next((path for path in paths if SURROGATE.search(str(path))), None):
+        raise UserError(f"the file name {str(other)!a} {NOT_UTF8}")
+    return paths
 
 
 def total_bytes(paths: Sequence[Path]) -> int:

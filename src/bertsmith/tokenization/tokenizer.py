@@ -9,6 +9,7 @@ import json
 import lzma
 from collections.abc import Sequence
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as TokenizerFast
 
-from ..artifacts import detect_kind, fingerprint, require_kind
+from ..artifacts import detect_kind, fingerprint, read_sealed, require_kind
 from ..errors import UserError
 from ..writing import write_atomic
 from . import chinese
@@ -27,6 +28,8 @@ from .hex_bytes import HEX_BYTES, find_hex_error
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The same special tokens as RoBERTa, XLM-R and others spell them.
 SPECIAL_TOKEN_ALIASES = {PAD: ("<pad>",), UNK: ("<unk>",), CLS: ("<s>",), SEP: ("</s>",), MASK: ("<mask>",)}
+MAX_FILE_BYTES = 256 << 20  # of tokenizer.json and vocab.txt
+MAX_UNUSED_IDS = 10_000  # besides as many as there are tokens
 END_OF_TEXT, END_OF_WORD_SUFFIX = "<|endoftext|>", "</w>"  # GPT-2's only special token; suffix of GPT's word-final tokens
 
 
@@ -61,23 +64,25 @@ class Tokenizer:
                 require_kind(folder, "tokenizer")
             raise UserError(f"there is no tokenizer at {path}; give a tokenizer folder, a tokenizer.json or a vocab.txt")
         if path.suffix == ".json":
-            return cls.from_json(path.read_bytes(), str(path))
-        open_file = lzma.open if path.suffix == ".xz" else open
+            return cls.from_json(read_sealed(path, MAX_FILE_BYTES), str(path))
+        data = read_sealed(path, MAX_FILE_BYTES)
         try:
-            with open_file(path, "rt", encoding="utf-8-sig") as file:
-                tokens = [line.rstrip("\r\n") for line in file]
-        except (UnicodeDecodeError, lzma.LZMAError) as error:
+            text = (_decompress(data, path) if path.suffix == ".xz" else data).decode("utf-8-sig")
+        except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
             raise UserError(f"{path} is not a vocab.txt, a UTF-8 text file with one token per line: {error}") from None
+        tokens = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
         return cls.from_vocab(tokens[:-1] if tokens[-1:] == [""] else tokens, lowercase, str(path))
 
     @classmethod
     def from_json(cls, data: bytes, source: str = "tokenizer.json") -> "Tokenizer":
         try:
-            return cls(TokenizerFast.from_buffer(data), source, chinese.uses_jieba(data))
-        except UserError:
+            tokenizer = cls(TokenizerFast.from_buffer(data), source, chinese.uses_jieba(data))
+        except (UserError, KeyboardInterrupt):
             raise
-        except Exception as error:  # the library raises bare Exception
+        except BaseException as error:  # the library raises bare Exception, and PanicException, which is none
             raise UserError(f"{source} is not a tokenizer.json: {error}") from None
+        tokenizer.check_ids()
+        return tokenizer
 
     @classmethod
     def from_vocab(cls, vocab: Sequence[str], lowercase: bool | None = None, source: str = "vocab.txt") -> "Tokenizer":
@@ -101,6 +106,14 @@ class Tokenizer:
         return cls(
             build_bert_tokenizer(models.WordPiece(token_to_id, unk_token=UNK, max_input_chars_per_word=100), lowercase), source
         )
+
+    def check_ids(self) -> None:
+        """Raise unless most ids up to the last have a token: memory is taken for each, and the model has a row for each."""
+        vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=True)
+        if (last := max(vocabulary.values())) > 2 * len(vocabulary) + MAX_UNUSED_IDS:
+            raise UserError(
+                f"{self.source} has {len(vocabulary):,} tokens, but ids up to {last:,}; it is damaged, or its ids have gaps"
+            )
 
     def save(self, folder: Path) -> None:
         write_atomic(folder / "tokenizer.json", self.json_bytes)
@@ -267,6 +280,17 @@ def build_bert_tokenizer(model: models.Model, lowercase: bool) -> TokenizerFast:
 def register_special_tokens(backend_tokenizer: TokenizerFast) -> TokenizerFast:
     backend_tokenizer.add_special_tokens([name for name in SPECIAL_TOKENS if backend_tokenizer.token_to_id(name) is not None])
     return backend_tokenizer
+
+
+def _decompress(data: bytes, path: Path) -> bytes:
+    """The contents of an .xz file, which may be several compressed one after another."""
+    chunks, num_bytes = list[bytes](), 0
+    with lzma.open(BytesIO(data)) as file:
+        while chunk := file.read(1 << 20):
+            chunks.append(chunk)
+            if (num_bytes := num_bytes + len(chunk)) > MAX_FILE_BYTES:
+                raise UserError(f"{path} has more than {MAX_FILE_BYTES:,} bytes when decompressed; it is no vocab.txt")
+    return b"".join(chunks)
 
 
 def replace_surrogates(text: str) -> str:

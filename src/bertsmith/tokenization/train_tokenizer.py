@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_json, resolve_path
+from ..artifacts import MANIFEST, atomic_folder, checksum, fingerprint, read_object, resolve_path
 from ..config import Config, PosInt, RecipeError, to_dict
 from ..console import Console
 from ..errors import UserError
@@ -182,7 +182,7 @@ def _write_folder(out: Path, tokenizer: Tokenizer, card: dict[str, Any]) -> None
 
 
 def _report_result(out: Path, identity: str, console: Console, created: bool = False) -> dict[str, Any]:
-    card = read_json(out / "card.json")
+    card = read_object(out / "card.json")
     if card.get("identity") != identity:
         raise UserError(
             f"{out} contains a tokenizer trained on other texts or with other settings; choose another out, or remove it"

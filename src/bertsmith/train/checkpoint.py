@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..artifacts import read_json
+from ..artifacts import read_object
 from ..errors import UserError
 from ..runs import PROGRESS_FILE, Checkpoint, checkpoint_step, list_checkpoints
 from ..tensors import load_tensors, save_tensors
@@ -70,7 +70,7 @@ def load_best(folder: Path, step: int, model: nn.Module) -> None:
 
 def prune_best(folder: Path) -> None:
     """Removes best weights that no checkpoint refers to."""
-    progress = [read_json(path / PROGRESS_FILE) for path in list_checkpoints(folder)]
+    progress = [read_object(path / PROGRESS_FILE) for path in list_checkpoints(folder)]
     referenced = {_best_path(folder, values["evaluation"]["best_step"]) for values in progress}
     for path in folder.glob("best-*"):
         if path not in referenced:

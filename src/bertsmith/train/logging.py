@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..console import escape_controls, print_line
 from ..errors import UserError
+from ..reading import open_regular
 from ..writing import name_in_errors, open_own, write_atomic
 from .objective import Batch, Loss
 
@@ -121,7 +122,8 @@ class MetricsLogger:
         if self._tensorboard:
             self._tensorboard.start(step)
         if self.path.exists():
-            data = self.path.read_bytes()[:size]
+            with open_regular(self.path) as file:
+                data = file.read(size)
             # only complete rows, even if the file is shorter than `size`
             write_atomic(self.path, data[: data.rfind(b"\n") + 1])
 

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import torch
 from msgspec.structs import replace
 
-from ..artifacts import read_json
+from ..artifacts import read_object
 from ..config import Config, PosInt, from_dict, to_dict
 from ..console import Console
 from ..errors import UserError
@@ -63,7 +63,7 @@ def is_oom(error: BaseException) -> bool:
 def read_batch_split(out: Path) -> dict[str, int]:
     """The saved `batch_tokens` and `gradient_accumulation_steps`; empty if they were never reduced."""
     path = _batch_split_path(out)
-    return to_dict(from_dict(BatchSplit, read_json(path), str(path))) if path.exists() else {}
+    return to_dict(from_dict(BatchSplit, read_object(path), str(path))) if path.exists() else {}
 
 
 def remove_batch_split(out: Path) -> None:

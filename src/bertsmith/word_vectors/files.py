@@ -14,6 +14,8 @@ from typing import BinaryIO, Literal, NamedTuple, get_args
 import numpy as np
 
 from ..errors import UserError
+from ..reading import open_regular, read_bytes
+from ..reading.arrays import map_array, open_npy
 from ..tokenization.files import read_decompressed
 from ..writing import replace_files
 from .keyed_vectors import KeyedVectors, Matrix
@@ -32,7 +34,7 @@ def read_vectors(path: Path) -> KeyedVectors:
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}; give vectors as text, as .bin (word2vec) or as .npy")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         start = file.read(2)
     if start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"):  # PROTO and its number
         raise UserError(
@@ -82,6 +84,7 @@ def write_vectors(path: Path, vectors: KeyedVectors, file_format: Format | None 
 
 
 MAX_VECTOR_SIZE, MAX_WORD_BYTES = 65_536, 4_096  # larger values mean a damaged file
+MAX_WORDS_BYTES = 1 << 30  # of the words of a .npy file
 
 
 class Header(NamedTuple):
@@ -115,7 +118,7 @@ def format_excerpt(value: object) -> str:
 
 def read_binary(path: Path) -> tuple[list[str], Matrix]:
     """word2vec's binary format: a header line, then `word`, a space and little-endian float32 values."""
-    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
+    data = map_array(path, np.uint8)
     first_line = bytes(data[:64]).partition(b"\n")[0]
     if (header := parse_header(first_line)) is None:
         raise UserError(
@@ -273,18 +276,15 @@ def _read_npy(path: Path) -> tuple[list[str], Matrix]:
     words_path = path.with_suffix(WORDS_SUFFIX)
     if not words_path.is_file():
         raise UserError(f"{path} needs a list of its words, one per line, in {words_path}")
-    try:
-        matrix = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as .npy: {error}") from None
-    lines = words_path.read_bytes().removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
+    matrix = open_npy(path)
+    lines = read_bytes(words_path, MAX_WORDS_BYTES).removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
     if all(line.endswith(b"\r") for line in lines):  # CRLF
         lines = [line[:-1] for line in lines]
     words = [decode_word(words_path, line, f"line {line_number:,}") for line_number, line in enumerate(lines, 1)]
     if matrix.ndim != 2 or len(matrix) != len(words) or not np.issubdtype(matrix.dtype, np.floating) or not matrix.size:
         raise UserError(f"{path} is {matrix.dtype} {list(matrix.shape)}, and {words_path} has {len(words):,} words; "
                        "the matrix must be floating-point, with one row per word")  # fmt: skip
-    return words, matrix.astype(np.float32)
+    return words, np.array(matrix, np.float32)
 
 
 def _write_npy(path: Path, vectors: KeyedVectors, overwrite: bool) -> None:

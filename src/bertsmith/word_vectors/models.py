@@ -11,7 +11,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from ..artifacts import MANIFEST, detect_kind, require_kind, verify_manifest
+from ..artifacts import detect_kind, require_kind, verify_if_sealed
 from ..console import Console
 from ..errors import UserError
 from ..model import checkpoint
@@ -78,19 +78,25 @@ def load_vectors(path: Path) -> KeyedVectors:
     if not path.is_dir() and detect_kind(path) is None:
         return read_vectors(path)
     require_kind(path, "checkpoint")
-    if (path / MANIFEST).exists():
-        verify_manifest(path)
+    verify_if_sealed(path)
     weights = checkpoint.load_weights(path)
     if TOKEN_TABLE not in weights:
         raise UserError(f"{path} computes its embeddings from characters, and has no table of word vectors")
     tokenizer = Tokenizer.load(path / "tokenizer.json")
+    if weights[TOKEN_TABLE].ndim != 2 or len(weights[TOKEN_TABLE]) < len(tokenizer):
+        raise UserError(
+            f"{path} has {len(tokenizer):,} tokens, but a table of shape {list(weights[TOKEN_TABLE].shape)}; create it again"
+        )
     vectors = vectors_from_table(tokenizer, weights[TOKEN_TABLE].float().numpy())
     if NGRAM_TABLE not in weights:
         return vectors
-    ngrams = checkpoint.read_config(path)["model"]["encoder"]["embeddings"]["ngrams"]
+    embeddings = checkpoint.read_model_config(path).encoder.embeddings
+    if not isinstance(embeddings, FastTextConfig):
+        raise UserError(f"{path} does not match its config.json: it has vectors of n-grams, but no embeddings of kind fasttext")
+    ngrams = embeddings.ngrams
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str if tokenizer.backend_tokenizer.normalizer else str
     return FastTextKeyedVectors(
-        vectors.words, vectors.matrix, weights[NGRAM_TABLE].float().numpy(), ngrams["min_n"], ngrams["max_n"], normalize
+        vectors.words, vectors.matrix, weights[NGRAM_TABLE].float().numpy(), ngrams.min_n, ngrams.max_n, normalize
     )
 
 

@@ -9,7 +9,8 @@ from ...errors import UserError
 from ...model.config import BERT_INIT_STD, EncoderConfig
 from ...model.heads import LM_HEAD
 from ...model.mixers import Attention, Longformer
-from .names import BERT, FAMILIES, Architecture, Family
+from .family import Architecture, Family
+from .names import BERT, FAMILIES
 
 # Keys of Longformer; the last two are in the authors' files only, not in transformers.
 ATTENTION_WINDOW, ATTENTION_DILATION, AUTOREGRESSIVE = "attention_window", "attention_dilation", "autoregressive"
@@ -92,6 +93,7 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
         values["max_position_embeddings"] -= get_position_offset(family, config, source)
     values |= _map_activation(family, values, source)
     if family.windowed_attention:
+        _check_num_layers(values["num_hidden_layers"], source)
         values |= longformer_mixer_values(config, values["num_hidden_layers"], values["mixer.num_attention_heads"], source)
     if family.default_intermediate_4x and isinstance(values["hidden_size"], int):
         values.setdefault("feedforward.intermediate_size", 4 * values["hidden_size"])
@@ -105,6 +107,12 @@ def config_from_hf(family: Family, config: dict[str, Any], source: str) -> Encod
             f"{ours} is called {key} there" for ours, key in family.config_keys.items() if ours in str(error) and ours != key
         ]
         raise UserError(f"{error}" + (f" ({', '.join(renamed)})" if renamed else "")) from None
+
+
+def _check_num_layers(number: Any, source: str) -> None:
+    """Before a list of that length is made."""
+    if type(number) is not int or not 0 < number <= 10_000:
+        raise UserError(f"{source} has num_hidden_layers = {number!r}; it must be a number from 1 to 10,000")
 
 
 def canonicalize(encoder: EncoderConfig) -> EncoderConfig:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import tensors
-from ...artifacts import read_json
+from ...artifacts import read_json, read_object
 from ...config import from_dict
 from ...errors import UserError
 from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, save_weights
@@ -23,6 +23,7 @@ from ...model.model import Model
 from ...tasks import TaskConfig
 from ...tokenization.tokenizer import Tokenizer
 from ...writing import write_json
+from . import custom_code
 from . import tokenizer as vocabulary
 from .config import (
     check_head_activation,
@@ -32,8 +33,9 @@ from .config import (
     get_position_offset,
     select_encoder_config,
 )
+from .family import PAIR_HEADS, Architecture, Family
 from .mapping import POSITION_EMBEDDINGS, SEGMENT_EMBEDDINGS, ConvertedModel, convert_from_hf, convert_to_hf, mlm_head_config
-from .names import FAMILIES, PAIR_HEADS, Architecture, Family
+from .names import FAMILIES
 from .sentence_transformers import write_modules
 from .tasks import export_head_type, task_to_hf
 from .weights import find_weight_files, read_weights, select_encoder_weights
@@ -53,7 +55,7 @@ class CheckpointRecord:
 
 @dataclass(frozen=True)
 class ExportTarget:
-    """The transformers class and config that a model is exported to."""
+    """The transformers class and config that a model is exported to; the family is `BERTSMITH` if the code is ours."""
 
     family: Family
     architecture: Architecture
@@ -65,6 +67,8 @@ class ExportTarget:
 def read(folder: Path, attention_dropout: float = 0.0) -> tuple[Family, ConvertedModel, list[Path]]:
     """The converted model, with the given attention dropout, and the files it was read from."""
     config, key = select_encoder_config(read_json(folder / "config.json"))
+    if custom_code.is_custom(config):
+        return custom_code.read(folder, attention_dropout)
     family = detect_family(config, str(folder / "config.json"))
     files = find_weight_files(folder)
     config[family.config_keys["mixer.attention_dropout"]] = attention_dropout
@@ -100,25 +104,28 @@ def write(
     if record.task is not None and record.task.head_type == "embedding":
         max_length = record.max_length or encoder.max_position_embeddings
         write_modules(folder, record.task, encoder.hidden_size, max_length, encoder.is_causal)
-    position_offset = get_position_offset(target.family, target.config, str(folder))
-    weights = convert_to_hf(target.family, target.architecture, target.model, position_offset, record.extra_tensors)
+    if target.family is custom_code.BERTSMITH:
+        custom_code.write_code(folder)
+        weights = custom_code.weights_to_hf(target.model)
+    else:
+        position_offset = get_position_offset(target.family, target.config, str(folder))
+        weights = convert_to_hf(target.family, target.architecture, target.model, position_offset, record.extra_tensors)
     save_weights(folder, weights, max_shard_size)
     if (folder / WEIGHTS_INDEX_FILE).exists():  # transformers requires the total size
         size = {"total_size": sum(weight.nbytes for weight in weights.values())}
-        write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": size, **read_json(folder / WEIGHTS_INDEX_FILE)})
+        write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": size, **read_object(folder / WEIGHTS_INDEX_FILE)})
     return target
 
 
 def choose_target(model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
     """The family that the model was imported from, else the nearest one, else the first that can represent it; if none can,
-    the error of the first is raised."""
-    errors = list[UserError]()
+    our own code, written beside the weights."""
     for family in dict.fromkeys([record.family or _nearest_family(model), *FAMILIES]):
         try:
             return _build_target(get_family(family), model, tokenizer, record)
-        except UserError as error:
-            errors.append(error)
-    raise UserError(f"{errors[0]}; format=int8 writes a smaller bertsmith checkpoint of any model")
+        except UserError:
+            continue
+    return _build_custom_target(model, tokenizer, record)
 
 
 def select_architecture(family: Family, model: Model, task: TaskConfig | None) -> Architecture:
@@ -161,7 +168,7 @@ def verify_roundtrip(folder: Path, model: Model, architecture: Architecture) -> 
 
 def read_record(folder: Path) -> CheckpointRecord:
     """Task, family and extra tensors of a checkpoint folder of ours."""
-    record: dict[str, Any] = read_json(folder / "config.json")
+    record: dict[str, Any] = read_object(folder / "config.json")
     task = from_dict(TaskConfig, record["task"], str(folder / "config.json")) if "task" in record else None  # type: ignore[arg-type]
     extra_tensors = tensors.load_tensors(folder / EXTRA_TENSORS_FILE) if (folder / EXTRA_TENSORS_FILE).exists() else {}
     return CheckpointRecord(task, record.get("family"), extra_tensors, record.get("max_length", 0))
@@ -189,6 +196,22 @@ def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: Ch
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
         config |= task_to_hf(record.task, architecture, head.dropout, encoder.hidden_dropout_prob)
     return ExportTarget(family, architecture, config, model, changes)
+
+
+def _build_custom_target(model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
+    """The model with our own code, unchanged but for its temperature; an error that names what the code does not have."""
+    task = record.task
+    custom_code.check_supported(model, task)
+    model, changes = custom_code.drop_pretraining_heads(model)
+    if task is not None and task.logit_temperature != 1:
+        model = _fold_temperature(model, task.logit_temperature)
+        task = msgspec.structs.replace(task, temperature=1.0)
+    architecture = custom_code.select_architecture(model, export_head_type(task) if task is not None else None)
+    config = custom_code.build_config(architecture, model, task, record.max_length, tokenizer.pad_token_id)
+    head = model.config.heads.get("task")
+    if task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
+        config |= task_to_hf(task, architecture, head.dropout, head.dropout)
+    return ExportTarget(custom_code.BERTSMITH, architecture, config, model, changes)
 
 
 def _rewrite_model(

@@ -13,7 +13,8 @@ from ...model.heads import LM_HEAD, DiscriminatorHeadConfig, HeadConfig, LMHeadC
 from ...model.model import Model, ModelConfig
 from ...tasks import TaskConfig
 from .config import check_head_activation, config_from_hf, get_position_offset
-from .names import BERT, EMBEDDING_PROJECTION, NARROW_BERT, PAIR_HEADS, Architecture, Family
+from .family import PAIR_HEADS, Architecture, Family
+from .names import BERT, EMBEDDING_PROJECTION, NARROW_BERT
 from .tasks import head_from_hf, task_from_hf
 from .weights import NameMap, build_name_map, has_head, normalize_name
 

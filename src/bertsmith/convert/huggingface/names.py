@@ -1,87 +1,8 @@
 """Names of tensors, config keys and classes in transformers for each model family, used for import and export."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
 
-QKV = "mixer.projections.qkv"  # one fused matrix here, three in most families
-HeadType = Literal["text", "token", "span", "choice"]  # what the scores of a task head are for
-NameTriple = tuple[str | None, str | None, str | None]
-PAIR_HEADS = {"nsp", "sop"}  # heads of a pair of sentences, on the pooled first token
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """A transformers class: its heads, in our names, and the modules that hold them."""
-
-    name: str
-    heads: tuple[str, ...] = ()  # sorted
-    pooler_module: str | None = None  # module of the pooler; None: no pooler
-    head_type: HeadType | None = None
-    score_module: str = ""  # module of the final linear layer of our head `task`
-    dropout_key: str | None = None  # key in config.json of that head's dropout; None: no dropout
-
-
-@dataclass(frozen=True)
-class Family:
-    """One model family in transformers. Dictionaries map our module names to theirs, each for `.weight` and `.bias`."""
-
-    model_type: str  # `model_type` in config.json
-    prefix: str  # of the encoder's tensors in a model with a head
-    embeddings: dict[str, str]  # no bias; an embedding missing here is zero
-    modules: dict[str, str]
-    block_prefix: str  # {} is the index of the block
-    block_modules: dict[str, tuple[str, ...]]
-    head_modules: dict[str, dict[str, str]]  # pre-training heads; `bias` is a tensor, not a module
-    tied_weights: dict[str, str]  # copy -> original; some files contain both
-    architectures: tuple[Architecture, ...]  # the first is the bare encoder
-    config_keys: dict[str, str]  # our dotted keys to keys of config.json
-    fixed_values: dict[str, Any]  # our keys that the family fixes
-    defaults: dict[str, Any] = field(default_factory=dict)  # of keys of config.json, where they differ from ours
-    positions_after_pad: bool = False  # position ids start at pad_token_id + 1
-    embedding_projection: Literal["never", "narrow", "always"] = "never"  # narrow: if embedding_size < hidden_size
-    erf_mlm_head: bool = False  # the MLM head has exact GELU (erf) whatever hidden_act is
-    bare_lm_head: bool = False  # the LM head is the tied embedding matrix alone, without bias
-    transposed_weights: bool = False  # matrices of the blocks are stored as (in, out)
-    default_intermediate_4x: bool = False  # intermediate_size defaults to 4 * hidden_size
-    activation_names: dict[str, str] = field(default_factory=dict)  # activations that the family names differently
-    repeated_keys: dict[str, str] = field(default_factory=dict)  # further keys of config.json -> our key with the same value
-    windowed_attention: bool = False  # Longformer: window attention, global tokens with projections of their own
-    buffer_pattern: str = r"(^|\.)(position_ids|token_type_ids)$"  # buffers in files of older versions
-
-    @property
-    def root_prefixes(self) -> tuple[str, ...]:
-        """First components of the encoder's tensor names in files of the bare encoder, which lack the prefix."""
-        names = [*self.embeddings.values(), *self.modules.values(), self.block_prefix, "pooler."]
-        return tuple({f"{name.split('.')[0]}." for name in names})
-
-    @property
-    def pooler_module(self) -> str | None:
-        """Module of the bare encoder's pooler."""
-        return self.architectures[0].pooler_module
-
-    def find_architecture(self, heads: tuple[str, ...], head_type: HeadType | None) -> Architecture | None:
-        """The class with these heads, None if there is none."""
-        matches = (arch for arch in self.architectures if arch.heads == heads and arch.head_type == head_type)
-        return next(matches, None)
-
-
-def _build_architectures(
-    class_prefix: str, poolers: NameTriple, dropouts: NameTriple, *extra: Architecture, score_module: str = "classifier"
-) -> tuple[Architecture, ...]:
-    """The usual classes of a family. `poolers`: of the encoder, the sequence head, the choice head; `dropouts`: config keys of
-    the sequence, token and span heads."""
-    encoder_pooler, text_pooler, choice_pooler = poolers
-    text_dropout, token_dropout, span_dropout = dropouts
-    return (
-        Architecture(f"{class_prefix}Model", pooler_module=encoder_pooler),
-        Architecture(f"{class_prefix}ForMaskedLM", ("lm",)),
-        Architecture(f"{class_prefix}ForSequenceClassification", ("task",), text_pooler, "text", score_module, text_dropout),
-        Architecture(f"{class_prefix}ForTokenClassification", ("task",), None, "token", "classifier", token_dropout),
-        Architecture(f"{class_prefix}ForQuestionAnswering", ("task",), None, "span", "qa_outputs", span_dropout),
-        Architecture(f"{class_prefix}ForMultipleChoice", ("task",), choice_pooler, "choice", "classifier", text_dropout),
-        *extra,
-    )
-
+from .family import QKV, Architecture, Family, NameTriple, build_architectures
 
 BLOCK_MODULES = {
     QKV: ("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -110,7 +31,6 @@ CONFIG_KEYS = {
     "initializer_range": "initializer_range",
 }
 CLASSIFIER_DROPOUTS: NameTriple = ("classifier_dropout", "classifier_dropout", None)
-PAIR_HEADS = {"nsp", "sop"}  # heads of a pair of sentences, on the pooled first token
 EMBEDDING_PROJECTION = "encoder.embedding_hidden_mapping_in"
 
 BERT = Family(
@@ -132,7 +52,7 @@ BERT = Family(
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    architectures=_build_architectures(
+    architectures=build_architectures(
         "Bert", ("bert.pooler.dense", "bert.pooler.dense", "bert.pooler.dense"), CLASSIFIER_DROPOUTS,
         Architecture("BertForNextSentencePrediction", ("nsp",), "bert.pooler.dense"),
         Architecture("BertForPreTraining", ("lm", "nsp"), "bert.pooler.dense"),
@@ -162,7 +82,7 @@ ROBERTA = Family(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    architectures=_build_architectures(
+    architectures=build_architectures(
         "Roberta", ("roberta.pooler.dense", "classifier.dense", "roberta.pooler.dense"), CLASSIFIER_DROPOUTS,
         score_module="classifier.out_proj",
     ),
@@ -184,7 +104,7 @@ LONGFORMER = replace(
         "lm_head.decoder.weight": "longformer.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
-    architectures=_build_architectures(
+    architectures=build_architectures(
         "Longformer", ("longformer.pooler.dense", "classifier.dense", "longformer.pooler.dense"),
         ("hidden_dropout_prob", "hidden_dropout_prob", None), score_module="classifier.out_proj",
     ),
@@ -208,7 +128,7 @@ DISTILBERT = Family(
     },
     head_modules={"lm": {"transform": "vocab_transform", "norm": "vocab_layer_norm", "bias": "vocab_projector.bias"}},
     tied_weights={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
-    architectures=_build_architectures(
+    architectures=build_architectures(
         "DistilBert", (None, "pre_classifier", "pre_classifier"), ("seq_classif_dropout", "dropout", "qa_dropout")
     ),
     config_keys={
@@ -249,7 +169,7 @@ ALBERT = Family(
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
-    architectures=_build_architectures(
+    architectures=build_architectures(
         "Albert", ("albert.pooler", "albert.pooler", "albert.pooler"),
         ("classifier_dropout_prob", "classifier_dropout_prob", None),
         Architecture("AlbertForPreTraining", ("lm", "sop"), "albert.pooler"),
@@ -280,7 +200,7 @@ ELECTRA = Family(
         },
     },
     tied_weights={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    architectures=_build_architectures(
+    architectures=build_architectures(
         "Electra", (None, "classifier.dense", "sequence_summary.summary"), CLASSIFIER_DROPOUTS,
         Architecture("ElectraForPreTraining", ("rtd",)), score_module="classifier.out_proj",
     ),

@@ -1,12 +1,13 @@
 """README.md of an exported Hugging Face folder: what it is, how to load it, and what config.json cannot express."""
 
 from ...tasks import TaskConfig
-from .names import Architecture
+from .custom_code import AUTO_CLASSES, CAUSAL_CLASSES, MODELING_FILE
+from .family import Architecture
 
 PIPELINE_TAGS = {
     "ForSequenceClassification": "text-classification", "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering", "ForMultipleChoice": "multiple-choice", "ForMaskedLM": "fill-mask",
-    "LMHeadModel": "text-generation",
+    "LMHeadModel": "text-generation", "ForCausalLM": "text-generation",
 }  # fmt: skip
 
 
@@ -17,14 +18,19 @@ def render_readme(name: str, architecture: Architecture, task: TaskConfig | None
     tag = "sentence-similarity" if is_similar else next(
         (tag for suffix, tag in PIPELINE_TAGS.items() if class_name.endswith(suffix)), "feature-extraction"
     )  # fmt: skip
+    auto_classes = {name: auto_class for auto_class, name in (AUTO_CLASSES | CAUSAL_CLASSES).items()}
+    loader, option = auto_classes.get(class_name, class_name), ", trust_remote_code=True" if class_name in auto_classes else ""
     load = (
-        ["from sentence_transformers import SentenceTransformer", "", 'model = SentenceTransformer("FOLDER")']
+        ["from sentence_transformers import SentenceTransformer", "", f'model = SentenceTransformer("FOLDER"{option})']
         if is_similar
-        else [f"from transformers import AutoTokenizer, {class_name}", "", f'model = {class_name}.from_pretrained("FOLDER")',
-              'tokenizer = AutoTokenizer.from_pretrained("FOLDER")']
+        else [f"from transformers import AutoTokenizer, {loader}", "", f'model = {loader}.from_pretrained("FOLDER"{option})',
+              f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{option})']
     )  # fmt: skip
     lines = ["---", f"library_name: {library}", f"pipeline_tag: {tag}", "tags:", "- bertsmith", "---", "", f"# {name}", ""]
     lines += [f"`{class_name}`, exported by `bertsmith export`.", "", "```python", *load, "```"]
+    if option:
+        lines += ["", f"transformers has no class of this shape: `{MODELING_FILE}` beside the weights is the model's code, "
+                  "which `trust_remote_code=True` lets it run."]  # fmt: skip
     if notes := [] if task is None else task.export_notes():
         lines += ["", "## Notes", "", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"

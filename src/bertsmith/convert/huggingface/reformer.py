@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ...artifacts import read_json
+from ...artifacts import read_json, read_object
 from ...config import RecipeError, from_dict
 from ...errors import UserError
 from ...model.batch import Inputs
+from ...model.building import build_for_weights
 from ...model.config import EncoderConfig
 from ...model.heads import LM_HEAD, HeadConfig, LMHeadConfig
 from ...model.mixers import ReformerChunked
@@ -57,15 +59,19 @@ def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
         raise UserError(f"{source} has encoder weights that bertsmith does not support: {', '.join(in_encoder[:8])}")
     heads: dict[str, HeadConfig] = {LM_HEAD: LMHeadConfig(transform=False, tied=False)} if LM_HEAD_WEIGHT in tensors else {}
     vocab_size = len(tensors["embeddings.word_embeddings.weight"])
-    model = Model(ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads), init_weights=False)
-    weights = {ours: torch.cat([tensors[name] for name in names]) for ours, names in name_map.items()}
+    config = ModelConfig(encoder=encoder, vocab_size=vocab_size, heads=heads)
+    weights = {ours: _join([tensors[name] for name in names], names, source) for ours, names in name_map.items()}
     weights |= {ours: weight.flatten(0, -2) for ours, weight in weights.items() if ".axial_position_embeddings." in ours}
-    for name, param in model.state_dict().items():
-        if weights[name].shape != param.shape:
-            raise UserError(f"{source}: {' + '.join(name_map[name])} has shape {list(weights[name].shape)}, but config.json "
-                           f"implies {list(param.shape)}")  # fmt: skip
+    model = build_for_weights(config, None, {name: tuple(weight.shape) for name, weight in weights.items()}, folder, name_map)
     model.load_state_dict(weights)
     return ConvertedModel(model.eval(), None, unexpected, []), [folder / "config.json", *files]
+
+
+def _join(parts: list[Tensor], names: tuple[str, ...], source: str) -> Tensor:
+    if any(part.ndim == 0 or part.shape[1:] != parts[0].shape[1:] for part in parts):
+        shapes = [list(part.shape) for part in parts]
+        raise UserError(f"{source}: {' + '.join(names)} have the shapes {shapes}, which cannot be joined")
+    return torch.cat(parts)
 
 
 @torch.inference_mode()
@@ -106,7 +112,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     for kind in ("local", "lsh"):
         defaults |= {f"{kind}_num_chunks_before": 1, f"{kind}_num_chunks_after": 0, f"{kind}_attn_chunk_length": 64}
         defaults[f"{kind}_attention_probs_dropout_prob"] = 0.0
-    config: dict[str, Any] = read_json(folder / "config.json")
+    config: dict[str, Any] = read_object(folder / "config.json")
     return {**defaults, **config}
 
 

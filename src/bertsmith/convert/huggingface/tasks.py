@@ -6,7 +6,7 @@ from ...errors import UserError
 from ...model.heads import SequenceHeadConfig, TokenHeadConfig
 from ...tasks import MultipleChoice, QuestionAnswering, TaskConfig, TextClassification, TextRegression, TokenClassification
 from ...tasks.base import LossKind
-from .names import Architecture, Family, HeadType
+from .family import Architecture, Family, HeadType
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 PROBLEM_TYPE_OF_LOSS: dict[LossKind, str] = dict(

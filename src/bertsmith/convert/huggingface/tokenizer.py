@@ -9,7 +9,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from ...artifacts import read_json
 from ...errors import UserError
-from ...tokenization.tokenizer import END_OF_TEXT, END_OF_WORD_SUFFIX, Tokenizer
+from ...reading import read_bytes, require_regular
+from ...tokenization.tokenizer import END_OF_TEXT, END_OF_WORD_SUFFIX, MAX_FILE_BYTES, Tokenizer
 from ...writing import write_atomic, write_json
 
 BERT_TOKENIZER_PARTS = ("BertNormalizer", "BertPreTokenizer", "WordPiece")  # components of BertTokenizer
@@ -40,7 +41,7 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_length: int, type_vo
         backend.post_processor = _build_template(tokenizer, type_vocab_size, is_causal)
     write_atomic(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
     state = tokenizer.json_dict
-    is_bert_tokenizer = (
+    is_bert_tokenizer = not is_causal and (  # transformers' BertTokenizer always appends [SEP]
         tuple((state[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer", "model")) == BERT_TOKENIZER_PARTS
     )
     names = dict(zip(("pad", "unk", "cls", "sep", "mask"), _special_tokens(tokenizer), strict=True))
@@ -82,7 +83,7 @@ def _load_vocab_txt(path: Path, lowercase: bool | None) -> Tokenizer:
 
 def _load_vocab_lines(path: Path, lowercase: bool | None) -> Tokenizer:
     """Ids are line numbers as in Google's code, so a blank line takes an id too: it becomes an unused token."""
-    lines = path.read_bytes().split(b"\n") if path.suffix == ".txt" and path.is_file() else []
+    lines = read_bytes(path, MAX_FILE_BYTES).split(b"\n") if path.suffix == ".txt" and path.is_file() else []
     if all(line.strip() for line in lines[:-1]):
         return Tokenizer.load(path, lowercase)
     tokens = [line.decode("utf-8-sig", "replace").rstrip("\r") for line in lines]
@@ -93,6 +94,8 @@ def _load_vocab_lines(path: Path, lowercase: bool | None) -> Tokenizer:
 def _load_bpe(folder: Path) -> Tokenizer:
     """Byte-level BPE of RoBERTa and GPT-2, or the BPE of GPT, whose tokens mark the end of a word."""
     files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    for name in files:
+        require_regular(Path(name))
     try:
         backend = Rust(models.BPE.from_file(*files))
         has_word_ends = any(token.endswith(END_OF_WORD_SUFFIX) for token in backend.get_vocab())
@@ -110,7 +113,9 @@ def _load_bpe(folder: Path) -> Tokenizer:
         backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT)
     backend.add_special_tokens([name for name in names if backend.token_to_id(name) is not None])
-    return Tokenizer(backend, str(folder / "vocab.json"))
+    tokenizer = Tokenizer(backend, str(folder / "vocab.json"))
+    tokenizer.check_ids()
+    return tokenizer
 
 
 def _special_tokens(tokenizer: Tokenizer) -> list[str]:

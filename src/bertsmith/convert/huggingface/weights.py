@@ -11,12 +11,15 @@ from torch import Tensor
 from ... import tensors
 from ...artifacts import read_json
 from ...errors import UserError
-from .names import Architecture, Family
+from ...reading import open_regular
+from .family import Architecture, Family
 
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 UNSUPPORTED_FILES = {"tf_model.h5": "TensorFlow", "flax_model.msgpack": "Flax", "model.onnx": "ONNX"}
 TF_SUFFIXES = {"output_weights": "weight", "output_bias": "bias", "kernel": "weight", "gamma": "weight", "beta": "bias"}
 OPTIMIZER_SLOTS = r"/(adam_[mv]|Adam(_1)?|lamb_[mv])$|^(global_step|beta[12]_power)$"
+
+MIN_PICKLE_BYTES = 1 << 20  # that the tensors of a .bin may have whatever its size
 
 NameMap = dict[str, tuple[str, ...]]  # our tensor name -> source tensors, concatenated along dim 0
 
@@ -128,7 +131,10 @@ def _list_shards(folder: Path, index: str) -> list[Path]:
 def _load_pickle(file: Path) -> dict[str, Tensor]:
     """Load a .bin, which is a pickle, with `weights_only`: no code runs."""
     try:
-        state_dict: Any = torch.load(file, map_location="cpu", weights_only=True)
+        with open_regular(file) as opened:
+            state_dict: Any = torch.load(opened, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
     except Exception as error:  # a damaged pickle may raise any exception
         cause = str(error).strip().split("\n")[0][:200]
         raise UserError(f"{file} cannot be loaded with weights_only=True: {cause}; save it as safetensors, with transformers' "
@@ -137,4 +143,7 @@ def _load_pickle(file: Path) -> dict[str, Tensor]:
         isinstance(name, str) and isinstance(t, Tensor) for name, t in state_dict.items()
     ):
         raise UserError(f"{file} is not a state_dict, which contains only tensors; save model.state_dict()")
+    size, num_bytes = file.stat().st_size, sum(tensor.numel() * tensor.element_size() for tensor in state_dict.values())
+    if num_bytes > 2 * size + MIN_PICKLE_BYTES:  # tensors may share memory, or have one element many times
+        raise UserError(f"{file} has {size:,} bytes, but its tensors have {num_bytes:,}; save model.state_dict() again")
     return state_dict

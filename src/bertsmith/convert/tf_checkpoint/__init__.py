@@ -12,8 +12,8 @@ from torch import Tensor
 from ...artifacts import read_json
 from ...errors import UserError
 from ..huggingface.config import detect_family
+from ..huggingface.family import Family
 from ..huggingface.mapping import ConvertedModel, convert_from_hf
-from ..huggingface.names import Family
 from ..huggingface.weights import tf_to_hf_name
 from .bundle import Bundle
 

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
+from ...reading import open_regular, read_bytes
 from .crc32c import crc32c, mask_crc
 from .sstable import FormatError, read_entries, read_fields, read_int_fields, to_int64
 
 BFLOAT16, STRING = 14, 7
+MAX_INDEX_BYTES = 32 << 20
 # numpy dtypes by TensorFlow's DataType enum (tensorflow/core/framework/types.proto).
 DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?", BFLOAT16: "<u2", 17: "<u2", 19: "<f2",
           22: "<u4", 23: "<u8"}  # fmt: skip
@@ -36,7 +38,7 @@ class Bundle:
     def __init__(self, prefix: Path) -> None:
         self.prefix, self.index_path = prefix, prefix.with_name(prefix.name + ".index")
         try:
-            raw_entries = dict(read_entries(self.index_path.read_bytes()))
+            raw_entries = dict(read_entries(read_bytes(self.index_path, MAX_INDEX_BYTES)))
             self.num_shards = _parse_num_shards(raw_entries.pop(b"", b""))
             self.entries = {key.decode(): _parse_entry(value) for key, value in raw_entries.items()}
         except FileNotFoundError:
@@ -79,7 +81,7 @@ class Bundle:
             if (size := path.stat().st_size) < entry.offset + entry.size:
                 raise UserError(f"{path} is truncated: {name} ends at byte {entry.offset + entry.size:,}, but the file has "
                                f"{size:,} bytes; copy or download it again")  # fmt: skip
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 file.seek(entry.offset)
                 return file.read(entry.size)
         except FileNotFoundError:

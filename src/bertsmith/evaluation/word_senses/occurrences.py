@@ -1,11 +1,11 @@
 """Reads occurrences of a word with their senses, from a table or from CoarseWSD-20 (Loureiro et al. 2021)."""
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...artifacts import read_object
 from ...errors import UserError
 from ...tasks.table_rows import BadRow, ExampleRow, read_rows
 from ...tokenization.chinese import IDEOGRAPH
@@ -163,10 +163,7 @@ def _read_sense_names(path: Path) -> dict[str, str]:
     """Sense names by id: {"0": "bank_bank"} becomes {"0": "bank"}; empty where there is no such file."""
     if not path.exists():
         return {}
-    try:
-        names = {str(key): str(name) for key, name in json.loads(path.read_text(encoding="utf-8")).items()}
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{path} is not a JSON object of sense names: {error}") from None
+    names = {str(key): str(name) for key, name in read_object(path).items()}
     return {key: name.partition("_")[2].replace("_", " ") or name for key, name in names.items()}
 
 

@@ -80,7 +80,7 @@ class TokenHeadConfig(Variant, frozen=True, tag="token-classification"):
     dropout: Annotated[Probability, "dropout before the classifier"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "TokenClassifier":
-        return TokenClassifier(encoder.hidden_size, self.outputs, self.dropout)
+        return TokenClassifier(encoder, encoder.hidden_size, self.outputs, self.dropout)
 
 
 class SequenceHeadConfig(Variant, frozen=True, tag="sequence-classification"):
@@ -90,7 +90,7 @@ class SequenceHeadConfig(Variant, frozen=True, tag="sequence-classification"):
     dropout: Annotated[Probability, "dropout before the classifier"] = 0.1
 
     def build(self, encoder: "EncoderConfig", vocab_size: int) -> "SequenceClassifier":
-        return SequenceClassifier(encoder.text_size, self.outputs, self.dropout)
+        return SequenceClassifier(encoder, encoder.text_size, self.outputs, self.dropout)
 
 
 HeadConfig = (
@@ -176,18 +176,23 @@ class PooledClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Dropout and a linear layer on each row."""
+    """Dropout and a linear layer on each row h, or on LayerNorm(act(A h + b)) if the encoder has `head_transform`."""
 
-    def __init__(self, hidden_size: int, num_labels: int, dropout: float) -> None:
+    def __init__(self, encoder: "EncoderConfig", hidden_size: int, num_labels: int, dropout: float) -> None:
         super().__init__()
+        self.transform, self.norm, self.activation = None, None, ACTIVATIONS[encoder.head_activation]
+        if encoder.head_transform:
+            self.transform, self.norm = Linear(hidden_size, hidden_size), encoder.build_layer_norm(hidden_size)
         self.drop, self.classifier = nn.Dropout(dropout), Linear(hidden_size, num_labels)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
+        if self.transform is not None and self.norm is not None:
+            hidden_states = self.norm(self.activation(self.transform(hidden_states)))
         return self.classifier(self.drop(hidden_states))
 
 
 class SequenceClassifier(TokenClassifier):
-    """Dropout and a linear layer on the pooler's output."""
+    """The same on the pooler's output."""
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
         return super().forward(encoder.apply_pooler(hidden_states), encoder)

@@ -14,6 +14,7 @@ from ..block_band import BlockBand
 
 SELF_MASK_VALUE = -1e5  # score of a token with itself: it attends to itself only if it has no neighbour
 MAX_SCORES = 1 << 21  # scores computed at a time on a CPU, so that they stay in cache
+MAX_ROTATIONS = 1 << 28  # numbers in the random matrices of a layer
 
 
 class LshHash(nn.Module):
@@ -32,6 +33,8 @@ class LshHash(nn.Module):
                 f"model.mixer.num_buckets={odd_factors[0]} must be even: a vector and its negative have different buckets"
             )
         self.bucket_factors, self.num_buckets = bucket_factors, prod(bucket_factors)
+        if (size := num_heads * head_dim * num_hashes * sum(bucket_factors) // 2) > MAX_ROTATIONS:
+            raise UserError(f"model.mixer.num_hashes and num_buckets imply {size:,} numbers of random rotations; lower them")
         generator = torch.Generator(device="cpu").manual_seed(seed)
         rotations = torch.randn(num_heads, head_dim, num_hashes, sum(bucket_factors) // 2, generator=generator, device="cpu")
         self.register_buffer("rotations", rotations, persistent=False)  # generated from the seed, not saved

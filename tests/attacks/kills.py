@@ -1,0 +1,49 @@
+"""SIGKILL at random moments of every stage that writes, in a process of its own; then the same command again.
+
+The second command ends with what an undisturbed one leaves: every byte (times aside), and nothing else.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tests.attacks import disturbances
+from tests.attacks.artifacts import Artifacts
+from tests.attacks.deaths import run_undisturbed
+from tests.attacks.harness import Case
+from tests.attacks.stages import check_files, list_stages
+
+CASES = 140
+
+
+def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
+    rng, stages = random.Random(seed), list_stages(artifacts)
+    expected: dict[str, dict[str, bytes]] = {}
+    seconds: dict[str, float] = {}
+    for number in range(count):
+        stage, folder = stages[number % len(stages)], work / str(number)
+        if stage.name not in expected:
+            expected[stage.name] = run_undisturbed(stage, work)[0]
+            seconds[stage.name] = disturbances.run_reference(stage.args(), work / f"timed-{number}").seconds
+        moment = rng.random() * seconds[stage.name]
+
+        def kill(process: subprocess.Popen[bytes], moment=moment) -> None:
+            time.sleep(moment)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        first = disturbances.disturb(stage.args(), folder, kill)
+        yield Case(
+            f"{stage.name}: SIGKILL after {moment:.2f} s (status {first.status})",
+            stage.args(),
+            folder,
+            statuses=frozenset({0}),
+            timeout=disturbances.TIME_LIMIT,
+            check=lambda outcome, stage=stage, folder=folder: check_files(expected[stage.name], folder, outcome),
+            after_process=True,
+        )
