@@ -9,7 +9,7 @@ from bertsmith.artifacts import verify_manifest
 from bertsmith.pretrained import shipped
 from bertsmith.pretrained.card import SECTIONS
 
-MAX_BYTES = 25e6
+MAX_BYTES = 26e6
 EXPECTED_WORDS = {  # texts, and words of which one should be among the top 10 predictions
     "mini-en": [
         ("Paris is the [MASK] of France.", "capital city heart centre center"),
@@ -27,7 +27,7 @@ every_model = pytest.mark.parametrize("name", shipped.list_names())
 
 
 @every_model
-def test_shipped_model_is_at_most_25_megabytes(name):
+def test_shipped_model_is_at_most_26_megabytes(name):
     assert sum(path.stat().st_size for path in (shipped.ROOT / name).rglob("*") if path.is_file()) <= MAX_BYTES
 
 
