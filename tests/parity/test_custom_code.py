@@ -252,12 +252,21 @@ def test_causal_model_generates_our_continuation(tmp_path, modules_cache):
     assert generated.tolist()[: len(ours["token_ids"])] == list(ours["token_ids"])
 
 
+def test_untied_output_embeddings_come_and_go(tmp_path):
+    source = save(tmp_path / "ours", MINI, heads={"lm": LMHeadConfig(tied=False, bias=False)})
+    result = run_stage("export", model=source, out=tmp_path / "hf", check=True)
+    assert max(result["differences"].values()) < 1e-5
+    weights, back = checkpoint.load(source)[0].state_dict(), import_folder(tmp_path / "hf", tmp_path / "back")[1]
+    assert all(torch.equal(weight, weights[name]) for name, weight in back.state_dict().items())
+
+
 def test_pretraining_heads_are_left_out_and_reported(tmp_path, capsys):
     heads = {"lm": LMHeadConfig(), "sop": PooledHeadConfig(labels=2)}
     source = save(tmp_path / "ours", MINI, heads=heads)
     stage = load_stage("export")
     stage.run(stage.Recipe(model=str(source), out=str(tmp_path / "hf")))
-    assert "heads.sop: not exported" in "".join(capsys.readouterr())
+    output = "".join(capsys.readouterr())
+    assert "heads.sop: not exported" in output and "modeling_bertsmith.py: the model's code, since" in output
     assert set(checkpoint.load(import_into(tmp_path))[0].config.heads) == {"lm"}
 
 

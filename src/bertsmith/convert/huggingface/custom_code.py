@@ -82,14 +82,16 @@ def check_supported(model: Model, task: TaskConfig | None) -> None:
 
 def drop_pretraining_heads(model: Model) -> tuple[Model, tuple[str, ...]]:
     """The model without heads that the code has no class for, and what was dropped."""
-    dropped = [name for name in model.config.heads if name in DROPPED_HEADS]
+    dropped = [name for name, head in model.config.heads.items() if DROPPED_HEADS.get(name) == head]
     if not dropped:
         return model, ()
     heads = {name: head for name, head in model.config.heads.items() if name not in dropped}
     smaller = Model(msgspec.structs.replace(model.config, heads=heads), init_weights=False)
     weights = model.state_dict()
     smaller.load_state_dict({name: weights[name] for name in smaller.state_dict()})
-    return smaller.eval(), tuple(f"heads.{name}: not exported, since the code has no class with this head" for name in dropped)
+    return smaller.eval(), tuple(
+        f"heads.{name}: not exported, since no class has this head here" for name in dropped
+    )
 
 
 def select_architecture(model: Model, head_type: Any) -> Architecture:
