@@ -15,24 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = [
-    "convert_long",
-    "doctor",
-    "embed",
-    "evaluate",
-    "export",
-    "finetune",
-    "import_model",
-    "plan",
-    "predict",
-    "prepare",
-    "pretrain",
-    "race",
-    "show",
-    "suite",
-    "train_tokenizer",
-    "verify",
-]
+__all__ = ["convert_long", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "race", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
