@@ -294,10 +294,11 @@ def test_what_the_code_cannot_compute_is_refused_by_name(encoder, message, tmp_p
 def test_damaged_folder_is_refused(tmp_path):
     run_stage("export", model=save(tmp_path / "ours", MINI), out=tmp_path / "hf")
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "manifest.json").unlink()  # the folder is changed on purpose
     for record, message in (
         ({}, "has no bertsmith.model"),
-        ({"model": {**config["bertsmith"]["model"], "vocab_size": 7}}, "has shape"),
-        ({"model": {**config["bertsmith"]["model"], "heads": {}}}, "has unknown tensors"),
+        ({"model": {**config["bertsmith"]["model"], "vocab_size": 7}}, "does not match its config.json: .* has shape"),
+        ({"model": {**config["bertsmith"]["model"], "heads": {}}}, "unexpected keys"),
     ):
         (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"bertsmith": record}))
         with pytest.raises(UserError, match=message):
