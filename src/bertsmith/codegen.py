@@ -25,7 +25,7 @@ PATH_KEYS = (
 
 
 # Keys that take what only Python has, besides what the command line takes.
-PYTHON_TYPES = {("finetune", "data"): "Data", ("evaluate", "data"): "t.Rows"}
+PYTHON_TYPES = {("finetune", "data"): "Data", ("prune", "data"): "Data | None", ("evaluate", "data"): "t.Rows"}
 
 
 DATA_FRAME = '''
@@ -78,6 +78,11 @@ FUNCTIONS = {
         *MODEL,
         'run = bertsmith.finetune(task="classify", model="mini-en", data={"train": "train.tsv", "dev": "dev.tsv"}, '
         'out="out/mood")\n>>> run.scores, run.model("a fine film")',
+    ),
+    "prune": StageFunction(
+        "prune",
+        *MODEL,
+        'bertsmith.prune(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, amount=0.5, out="out/mood-small")',
     ),
     "evaluate": StageFunction(
         "evaluate", *RESULT, 'bertsmith.evaluate(model="out/mood", data="test.tsv", out="out/report").scores'

@@ -111,6 +111,17 @@ STAGE_HELP = {
         ("task", "model", "data.train", "data.dev", "out", "max_length", "train.epochs", "train.learning_rate",
          "train.batch_tokens", "freeze", "lora", "seeds"),
     ),
+    "prune": StageHelp(
+        "Make a model smaller: attention heads, feed-forward neurons, layers and unused tokens are removed, single weights or "
+        "blocks set to zero, while the unpruned model teaches the smaller one. Reports score, size and speed before and after.",
+        (
+            "bertsmith prune model=out/mood data.train=train.tsv data.dev=dev.tsv out=out/mood-pruned",
+            "bertsmith prune model=out/mood data.train=train.tsv unit=block amount=0.8 out=out/mood-sparse",
+            "bertsmith prune model=mini-en unit=vocab texts=books/*.txt.gz out=out/mini-books",
+        ),
+        ("model", "out", "unit", "amount", "data.train", "data.dev", "texts", "importance", "drop_layers", "train.epochs",
+         "train.learning_rate", "sparsity_schedule", "loss"),
+    ),
     "evaluate": StageHelp(
         "Evaluate a fine-tuned model on a labelled file: every score with its confidence interval, calibration, slices and "
         "the worst errors, in scores.json and report.html.",

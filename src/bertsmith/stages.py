@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = ["convert_long", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "race", "show", "suite", "train_tokenizer", "verify"]
+__all__ = ["convert_long", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
@@ -350,6 +350,59 @@ def finetune(
         random_init: start from random weights instead of the pre-trained ones (control)
         seed: random seed of new weights, data order and dropout
         seeds: several seeds, one run each: mean and deviation; the best model is kept
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
+    """
+
+
+@stage("prune", ModelResult)
+def prune(
+    *,
+    model: StrPath,
+    out: StrPath,
+    unit: t.Unit = ('head', 'neuron'),
+    amount: float = 0.5,
+    data: t.Data | Config | None | Data | None = None,
+    texts: Sequence[StrPath] | StrPath = (),
+    importance: Literal["gradient", "movement", "magnitude"] | None = None,
+    scope: Literal["global", "layer"] | None = None,
+    drop_layers: Literal["loss", "top", "alternate"] | None = None,
+    block_size: Sequence[int] = (32, 32),
+    sparsity_schedule: t.CubicSchedule | Config | None = None,
+    loss: t.PruningLosses | Config | None = None,
+    scores_learning_rate: float = 0.01,
+    max_length: int | None = None,
+    train: t.PruneTrain | Config | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> ModelResult:
+    """Make a model smaller: attention heads, feed-forward neurons, layers and unused tokens are removed, single
+    weights or blocks set to zero, while the unpruned model teaches the smaller one. Reports score, size and speed
+    before and after.
+
+    Example:
+        >>> bertsmith.prune(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, amount=0.5, out="out/mood-small")
+
+    Args:
+        model: checkpoint folder: fine-tuned, or (units without data) pre-trained
+        out: output checkpoint folder
+        unit: what is removed: head, neuron (of the feed-forward), layer, vocab; or set to zero: weight, block; or
+            several
+        amount: share of each unit that is removed; not for vocab
+        data: files of labelled examples, to score units and to train on; none: magnitude, vocab and layer only
+        texts: unit=vocab: text files whose tokens stay; default: the training examples
+        importance: score of a unit: gradient (|dL/dmask|, default of head, neuron), movement (default of weight,
+            block), magnitude
+        scope: rank units in all layers together (global, default of head, neuron) or in each matrix (layer)
+        drop_layers: unit=layer: loss (without which the loss is lowest, default), top, or alternate (every other one)
+        block_size: unit=block: rows and columns of a block
+        sparsity_schedule: when the sparsity rises, as fractions of the run
+        loss: weights of the losses of labels and of the unpruned model
+        scores_learning_rate: importance=movement: learning rate of the scores
+        max_length: maximum sequence length, in tokens; default: the model's
+        train: training settings: duration (default: 3 to 10 epochs by size), learning rate ...
+        seed: random seed of data order and dropout
         quiet: suppress messages and progress, but not warnings
 
     Returns: a dictionary of results with `.model`, `.scores` and `.folder`.

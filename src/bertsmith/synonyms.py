@@ -474,6 +474,7 @@ STAGE_SYNONYMS: dict[str, str] = {
     "pre-train": "pretrain",
     "fit": "finetune",
     "fine-tune": "finetune",
+    "sparsify": "prune",
     "test": "evaluate",
     "eval": "evaluate",
     "score": "evaluate",

@@ -19,7 +19,7 @@ from bertsmith.convert.huggingface import modeling_bertsmith as code
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
-from bertsmith.model.config import EncoderConfig, LayerTypes
+from bertsmith.model.config import EncoderConfig, LayerSizes, LayerTypes
 from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
 from bertsmith.model.mixers import Attention, Longformer, Lstm
 from bertsmith.model.model import ModelConfig, build_model
@@ -69,6 +69,9 @@ SHAPES = {
     "shared": change(MINI, num_hidden_groups=1, pooling="concat", type_vocab_size=1),
     "causal": change(MINI, mixer=attention(causal=True, rope_theta=100.0), embedding_size=None),
     "no-feedforward": change(feedforward=None, norm="pre"),
+    "pruned": change(layer_sizes=LayerSizes((1, 2, 1), (8, 48, 20))),
+    "pruned-mini": change(MINI, layer_sizes=LayerSizes(intermediate_size=(8, 40, 24)), mixer=attention(
+        attention_head_size=6, bias=False, rope_theta=100.0)),
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ STAGES = {
     "convert-long": "convert a full-attention model to sliding windows and longer inputs (Longformer)",
     "export": "write a checkpoint for other libraries, or in int8",
     "finetune": "fine-tune a model: classify, regress, tag, answer, choose, similar, generate",
+    "prune": "remove heads, neurons, layers or tokens from a model while it is trained",
     "evaluate": "evaluate a fine-tuned model on a labelled file and report its errors",
     "suite": "fine-tune models on many tasks with several seeds, into one table",
     "race": "pre-train model families with one compute budget and compare them on tasks",

@@ -20,6 +20,7 @@ class Attention(BaseMixerConfig, frozen=True, tag="attention"):
     """Full multi-head self-attention, bidirectional or causal, with optional RoPE or position bias."""
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
+    attention_head_size: Annotated[PosInt | None, "size of a head (head_dim); none: hidden_size / num_attention_heads"] = None
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
     directions: Annotated[
         Literal["joint", "apart"],
@@ -34,6 +35,10 @@ class Attention(BaseMixerConfig, frozen=True, tag="attention"):
         PositionBiasConfig | None,
         "relative positions: alibi, t5 or shaw (of keys and values) or none; with position_embedding_type=none",
     ] = None
+
+    def head_dim(self, hidden_size: int) -> int:
+        """Size of a head."""
+        return self.attention_head_size or hidden_size // self.num_attention_heads
 
     def build(self, hidden_size: int) -> Mixer:
         if self.directions == "joint":
@@ -60,16 +65,15 @@ class SelfAttention(Mixer):
     def __init__(self, config: Attention, hidden_size: int) -> None:
         super().__init__()
         self.causal, self.dropout = config.causal, config.attention_dropout
-        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
-        self.rotary = (
-            RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
-        )
+        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias, config.attention_head_size)
+        head_dim = config.head_dim(hidden_size)
+        self.rotary = RotaryEmbedding(head_dim, config.rope_theta) if config.rope_theta else None
         if config.rope_theta and config.position_bias:
             raise UserError("RoPE or a position bias, not both; leave out model.mixer.rope_theta or model.mixer.position_bias")
         self.position_bias: PositionBias | None = None
         self.shaw: ShawEmbeddings | None = None
         if isinstance(config.position_bias, ShawConfig):
-            self.shaw = config.position_bias.build(hidden_size // config.num_attention_heads)
+            self.shaw = config.position_bias.build(head_dim)
         elif config.position_bias:
             self.position_bias = config.position_bias.build(config.num_attention_heads, config.causal)
         self.bias_tie_key = _bias_tie_key(config)
