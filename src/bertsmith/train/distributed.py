@@ -56,8 +56,8 @@ def explain_dead_rank() -> Iterator[None]:
             raise
         reason = str(error).strip().splitlines()[0][:200]
         raise UserError(
-            f"another process of this run has ended: it failed, or was killed (SIGKILL, often for lack of memory); {RESUME_HINT} "
-            f"({reason})"
+            f"another process of this run has ended: it failed, or was killed (SIGKILL, often for lack of memory); "
+            f"{RESUME_HINT} ({reason})"
         ) from None
 
 
