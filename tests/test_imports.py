@@ -58,8 +58,8 @@ MAY_IMPORT = {
     "finetuning": "rng errors config artifacts writing console processes reports tokenization tasks model word_vectors "
     "objectives "
     "train runs inference evaluation diagnostics",
-    "compress": "errors config artifacts writing console rng tokenization tasks model objectives train runs inference "
-    "evaluation diagnostics finetuning",
+    "compress": "errors config artifacts writing rng tensors console device corpus tokenization tasks model word_vectors "
+    "objectives train runs inference evaluation diagnostics pretrained pretraining finetuning",
     "racing": "errors config artifacts writing console processes tokenization corpus tasks model objectives train runs "
     "planning "
     "reports evaluation inference word_vectors pretraining finetuning signals",

@@ -20,7 +20,7 @@ WIDTH = 120
 # Keys of type text that hold a path, and so also take a pathlib.Path.
 PATH_KEYS = (
     *("texts", "out", "tokenizer", "extend", "corpus", "valid", "init", "vectors", "source", "model", "models", "data"),
-    *("train", "dev", "test", "against", "documents", "folder", "card"),
+    *("train", "dev", "test", "against", "documents", "folder", "card", "teacher"),
 )
 
 
@@ -83,6 +83,12 @@ FUNCTIONS = {
         "prune",
         *MODEL,
         'bertsmith.prune(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, amount=0.5, out="out/mood-small")',
+    ),
+    "distill": StageFunction(
+        "distill",
+        *MODEL,
+        'run = bertsmith.distill(teacher="out/mood", student={"num_hidden_layers": 2}, data={"train": "train.tsv", '
+        '"dev": "dev.tsv"}, out="out/small")\n>>> run.scores, run.model("a fine film")',
     ),
     "evaluate": StageFunction(
         "evaluate", *RESULT, 'bertsmith.evaluate(model="out/mood", data="test.tsv", out="out/report").scores'

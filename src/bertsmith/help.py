@@ -131,6 +131,16 @@ STAGE_HELP = {
         ),
         ("model", "data", "out", "against", "columns", "errors", "skip_bad", "device", "precision"),
     ),
+    "distill": StageHelp(
+        "Train a smaller model on what a larger one predicts and computes: for its task with `data`, or for any task with "
+        "`corpus`. An interrupted run resumes when you run the same command again.",
+        (
+            "bertsmith distill teacher=out/mood student.num_hidden_layers=2 data.train=train.tsv out=small",
+            "bertsmith distill teacher=out/bert loss=minilm corpus=out/corpus train.steps=20000 out=small",
+        ),
+        ("teacher", "student", "data.train", "data.dev", "corpus", "out", "loss", "max_length", "train.epochs", "train.steps",
+         "train.learning_rate", "seed"),
+    ),
     "suite": StageHelp(
         "Fine-tune several models on several tasks with several seeds, and write one table of scores.",
         ("bertsmith suite recipes/suite.toml", "bertsmith suite recipes/suite.toml 'seeds=[0,1,2,3,4]' jobs=4 out=out/suite"),

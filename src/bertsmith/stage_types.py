@@ -253,6 +253,63 @@ class Data(TypedDict, total=False):
     """skip invalid rows and count them, instead of stopping"""
 
 
+class DistillTrain(TypedDict, total=False):
+    steps: int | None
+    """number of optimizer updates (or give epochs, or minutes)"""
+    epochs: float | None
+    """number of passes over the data (or give steps, or minutes)"""
+    minutes: float | None
+    """training time in minutes, resumed runs included (or give steps, or epochs)"""
+    batch_tokens: int | None
+    """tokens per micro-batch; default: data: 16 to 32 examples; corpus: 8192"""
+    gradient_accumulation_steps: int
+    """micro-batches per optimizer update"""
+    learning_rate: float | None
+    """peak learning rate; default: data: as finetune; corpus: 5e-4"""
+    warmup_steps: float
+    """warmup: steps, or below 1 a fraction of the run"""
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]
+    """learning rate schedule after the warmup"""
+    decay_fraction: float
+    """fraction of the run over which warmup_stable_decay decays to 0"""
+    weight_decay: float
+    """weight decay (0.01 in BERT); not applied to biases and norm weights"""
+    max_grad_norm: float
+    """gradient norm to clip to; 0 for no clipping"""
+    optimizer: Literal["adamw", "bert-adam", "lamb", "muon"] | Adamw | Config | BertAdam | Lamb | Muon
+    """optimizer and its options"""
+    precision: Literal["fp32", "bf16", "fp16"]
+    """dtype of the forward and backward pass (bf16, fp16: mixed precision)"""
+    compile: bool
+    """use torch.compile: slower start, faster steps"""
+    gradient_checkpointing: bool
+    """recompute activations in the backward pass: less memory, slower"""
+    full_determinism: bool
+    """bitwise reproducible results on GPU, somewhat slower (on CPU they always are)"""
+    workers: int
+    """worker processes that prepare batches; 0: the main process does"""
+    save_every: int
+    """steps between checkpoints"""
+    save_total_limit: int
+    """number of checkpoints to keep, the newest ones"""
+    average_checkpoints: int
+    """number of last checkpoints whose weights are averaged at the end; 0: no averaging"""
+    eval_every: int
+    """steps between evaluations; 0: only at the end"""
+    early_stopping_patience: int | None
+    """stop after this many evaluations without improvement; 0: never; default: data: as finetune"""
+    log_every: int
+    """steps between rows of metrics.jsonl"""
+    device: str
+    """device: auto, cpu, cuda or cuda:N"""
+    tensorboard: bool
+    """also log metrics to TensorBoard"""
+    grad_spike_factor: float
+    """skip updates whose gradient norm exceeds this multiple of the median; 0: never"""
+    max_bad_steps: int
+    """skipped updates in a row before rolling back to the last checkpoint"""
+
+
 class DocSentences(TypedDict, total=False):
     kind: Required[Literal["doc-sentences"]]
 
@@ -538,6 +595,35 @@ class LoraConfig(TypedDict, total=False):
     """dropout on the input of the update matrices"""
     target_modules: Literal["attention", "all"]
     """matrices with an update: those of attention, or all (feed-forward too)"""
+
+
+class Losses(TypedDict, total=False):
+    soft_labels: float
+    """KL of the teacher's and the student's predictions, times temperature^2"""
+    temperature: float
+    """temperature of soft_labels"""
+    tokens: Literal["masked", "all"]
+    """corpus: positions of soft_labels (all: DistilBERT)"""
+    hard_labels: float
+    """loss of the labels (data) or of the language model (corpus)"""
+    hidden_states: float
+    """squared error of each layer's output, projected if the sizes differ (TinyBERT)"""
+    embeddings: float
+    """squared error of the embeddings, projected if the sizes differ (TinyBERT)"""
+    attentions: float
+    """squared error of attention scores; as many heads as the teacher (TinyBERT)"""
+    relations: float
+    """KL of the relations of queries, keys and values in the last layer (MiniLM)"""
+    relation_types: Literal["qk", "qq", "kk", "vv"] | Sequence[Literal["qk", "qq", "kk", "vv"]]
+    """qk: attention distribution; qq, kk, vv: scaled dot products of one kind"""
+    relation_heads: int | None
+    """relation heads of qq, kk and vv (MiniLMv2: 48); default: teacher's heads"""
+    relation_layer: int | None
+    """teacher layer, from 1, of the relations; default: the last"""
+    cosine: float
+    """1 - cosine of the last hidden states, projected if the sizes differ (DistilBERT)"""
+    layer_map: Literal["uniform", "last"] | Sequence[int] | int
+    """teacher layer of each student layer: uniform (m N / M), last, or a list counted from 1"""
 
 
 class Lstm(TypedDict, total=False):
@@ -900,6 +986,20 @@ class Seq2Seq(TypedDict, total=False):
     """skip invalid rows and count them, instead of stopping with an error"""
 
 
+class Shape(TypedDict, total=False):
+    kind: Required[Literal["shape"]]
+    num_hidden_layers: int | None
+    """number of layers; default: half of the teacher's"""
+    hidden_size: int | None
+    """hidden size; default: the teacher's"""
+    num_attention_heads: int | None
+    """attention heads; default: heads of the teacher's size"""
+    intermediate_size: int | None
+    """feed-forward size; default: in proportion to hidden_size"""
+    init_layers: Literal["uniform", "first", "last", "none"] | Sequence[int] | int | None
+    """teacher layers, from 1, that the student starts from; default: uniform, or none if its sizes differ"""
+
+
 class ShawConfig(TypedDict, total=False):
     kind: Required[Literal["shaw"]]
     clip: int
@@ -1109,6 +1209,8 @@ FinetuneModel = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "
 Generate = Literal["greedy", "sample", "beam"] | Greedy | Config | Sample | Beam
 
 Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "char", "byte", "word"]
+
+Loss = Literal["distilbert", "tinybert", "minilm", "minilmv2"] | Losses | Config
 
 Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "elmo-transformer", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | EncoderConfig | Config
 

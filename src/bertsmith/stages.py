@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = ["convert_long", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "show", "suite", "train_tokenizer", "verify"]
+__all__ = ["convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
@@ -444,6 +444,51 @@ def evaluate(
         quiet: suppress messages and progress, but not warnings
 
     Returns: the values that `--json` prints; a notebook shows them as a table.
+    """
+
+
+@stage("distill", ModelResult)
+def distill(
+    *,
+    teacher: StrPath,
+    out: StrPath,
+    student: Literal["shape"] | str | t.Shape | Config = "shape",
+    data: t.Data | Config | None = None,
+    corpus: StrPath | None = None,
+    loss: t.Loss | None = None,
+    objective: Literal["mlm", "clm"] | t.MaskedLM | Config | t.CausalLM = "mlm",
+    max_length: int | None = None,
+    validation_split: float = 0.01,
+    eval_tokens: int = 131072,
+    metric_for_best_model: str | None = None,
+    train: t.DistillTrain | Config | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> ModelResult:
+    """Train a smaller model on what a larger one predicts and computes: for its task with `data`, or for any task
+    with `corpus`. An interrupted run resumes when you run the same command again.
+
+    Example:
+        >>> run = bertsmith.distill(teacher="out/mood", student={"num_hidden_layers": 2}, data={"train": "train.tsv", "dev": "dev.tsv"}, out="out/small")
+        >>> run.scores, run.model("a fine film")
+
+    Args:
+        teacher: model to learn from: a checkpoint, fine-tuned for data, pre-trained for corpus
+        out: output checkpoint folder
+        student: a checkpoint or preset, or the keys in which a new student differs from the teacher
+        data: task stage: files of labelled examples, of the teacher's task
+        corpus: general stage: corpus folder made by `prepare` with the teacher's tokenizer
+        loss: weights of the losses: distilbert, tinybert, minilm, minilmv2, or a table
+        objective: corpus: how text is masked and packed: mlm, or clm for a causal teacher
+        max_length: maximum sequence length; default: data: the teacher's; corpus: 128
+        validation_split: corpus: fraction of documents held out for validation
+        eval_tokens: corpus: maximum tokens per evaluation
+        metric_for_best_model: data: metric for early stopping; default: the task's main one
+        train: training settings: duration, batch size, learning rate ...
+        seed: random seed of new weights, data order, masking and dropout
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
     """
 
 

@@ -24,6 +24,7 @@ STAGES = {
     "finetune": "fine-tune a model: classify, regress, tag, answer, choose, similar, generate",
     "prune": "remove heads, neurons, layers or tokens from a model while it is trained",
     "evaluate": "evaluate a fine-tuned model on a labelled file and report its errors",
+    "distill": "train a smaller model on the outputs and inner states of a larger one",
     "suite": "fine-tune models on many tasks with several seeds, into one table",
     "race": "pre-train model families with one compute budget and compare them on tasks",
     "predict": "predict for a text or a file, one JSON object per line",

@@ -1,1 +1,1 @@
-"""Smaller models: pruning."""
+"""Smaller models: distillation, pruning."""

@@ -99,18 +99,32 @@ class SelfAttention(Mixer):
         return self.projections.output(layout.attend_qkv(qkv, num_heads, cos_sin, causal, dropout, bias))
 
     def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
-        qkv, num_heads = self.projections.qkv(x), self.projections.num_heads
-        if self.rotary:
-            qkv = apply_rope(qkv, self.rotary.cos_sin(layout.max_seqlen, x.device), layout.position, num_heads)
-        q, k = (layout.pad(t).transpose(1, 2) for t in qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)[:2])
+        qkv = self.projections.qkv(x)
         if self.shaw is not None:
+            q, k = self._padded_queries_and_keys(qkv, layout)
             return self.shaw.weights(q, k, *self._dense_positions(layout, self.causal))
+        return masked_softmax(*self.attention_scores(qkv, layout))
+
+    def attention_scores(self, qkv: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Scores before the softmax, (sequences, heads, max_seqlen, max_seqlen), and the mask of keys that a query may see.
+
+        qkv: (tokens, 3 * hidden_size), the projected queries, keys and values. Not with Shaw's relative positions.
+        """
+        q, k = self._padded_queries_and_keys(qkv, layout)
         scores = q @ k.mT * q.shape[-1] ** -0.5
         if self.tied_position_bias:
             scores = scores + expand_bias(
-                self.tied_position_bias.bias_by_distance(layout.max_seqlen, x.device), layout.max_seqlen
+                self.tied_position_bias.bias_by_distance(layout.max_seqlen, qkv.device), layout.max_seqlen
             )
-        return masked_softmax(scores, self._dense_positions(layout, self.causal)[1])
+        return scores, self._dense_positions(layout, self.causal)[1]
+
+    def _padded_queries_and_keys(self, qkv: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """(sequences, heads, max_seqlen, head_dim) each, with RoPE applied."""
+        num_heads = self.projections.num_heads
+        if self.rotary:
+            qkv = apply_rope(qkv, self.rotary.cos_sin(layout.max_seqlen, qkv.device), layout.position, num_heads)
+        q, k = (layout.pad(t).transpose(1, 2) for t in qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)[:2])
+        return q, k
 
     def _attend_shaw(
         self, shaw: ShawEmbeddings, qkv: Tensor, layout: Layout, causal: bool, cache: LayerKVCache | None
