@@ -24,7 +24,7 @@ from .pretrained import shipped
 from .reading import MAX_JSON_BYTES, as_object, open_regular, parse_json, read_bytes
 from .writing import MANIFEST, encode_json, make_temp_folder, sync_file, sync_folder, temp_path, write_json
 
-MODEL_KEYS = ("model", "init", "folder")  # recipe keys that name a model, which may be a shipped one
+MODEL_KEYS = ("model", "init", "folder", "teacher", "student")  # recipe keys that name a model, which may be a shipped one
 MODEL_PART_KEYS = ("tokenizer", "extend")  # recipe keys that name a part of a model
 
 FolderKind = Literal[

@@ -104,9 +104,9 @@ def _rows_as_files(stage: str, values: dict[str, Any], source: str) -> Iterator[
     if not is_rows(data) or (isinstance(data, dict) and stage != "evaluate" and not _has_rows(data)):
         yield values
         return
-    if stage == "finetune" and not isinstance(data, dict):
+    if stage in ("finetune", "prune") and not isinstance(data, dict):
         raise UserError(f"{source}: give data=bertsmith.Data(train=ROWS, dev=ROWS), not the rows alone")
-    if stage not in ("finetune", "evaluate"):
+    if stage not in ("finetune", "prune", "evaluate"):
         raise UserError(f"{source}: data takes a file; for rows, call bertsmith.load(MODEL)(ROWS)")
     with TemporaryDirectory(prefix="bertsmith-") as name:
         folder = Path(name)

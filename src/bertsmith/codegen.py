@@ -20,12 +20,12 @@ WIDTH = 120
 # Keys of type text that hold a path, and so also take a pathlib.Path.
 PATH_KEYS = (
     *("texts", "out", "tokenizer", "extend", "corpus", "valid", "init", "vectors", "source", "model", "models", "data"),
-    *("train", "dev", "test", "against", "documents", "folder", "card"),
+    *("train", "dev", "test", "against", "documents", "folder", "card", "teacher"),
 )
 
 
 # Keys that take what only Python has, besides what the command line takes.
-PYTHON_TYPES = {("finetune", "data"): "Data", ("evaluate", "data"): "t.Rows"}
+PYTHON_TYPES = {("finetune", "data"): "Data", ("prune", "data"): "Data | None", ("evaluate", "data"): "t.Rows"}
 
 
 DATA_FRAME = '''
@@ -78,6 +78,17 @@ FUNCTIONS = {
         *MODEL,
         'run = bertsmith.finetune(task="classify", model="mini-en", data={"train": "train.tsv", "dev": "dev.tsv"}, '
         'out="out/mood")\n>>> run.scores, run.model("a fine film")',
+    ),
+    "prune": StageFunction(
+        "prune",
+        *MODEL,
+        'bertsmith.prune(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, amount=0.5, out="out/mood-small")',
+    ),
+    "distill": StageFunction(
+        "distill",
+        *MODEL,
+        'run = bertsmith.distill(teacher="out/mood", student={"num_hidden_layers": 2}, data={"train": "train.tsv", '
+        '"dev": "dev.tsv"}, out="out/small")\n>>> run.scores, run.model("a fine film")',
     ),
     "evaluate": StageFunction(
         "evaluate", *RESULT, 'bertsmith.evaluate(model="out/mood", data="test.tsv", out="out/report").scores'

@@ -135,7 +135,8 @@ def expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
         return to_dict(presets[value])
     if value == "none" and is_optional(annotation) and str not in parts and value not in list_choices(annotation):
         return None  # TOML has no null
-    if isinstance(value, str) and str not in parts and any(member.__struct_config__.tag for member in members):
+    tags = [member.__struct_config__.tag for member in members if member.__struct_config__.tag]
+    if isinstance(value, str) and (value in tags if str in parts else tags):
         return {"kind": value}
     if isinstance(value, dict) and members:
         if isinstance(default, Variant) and "kind" not in value:
@@ -146,7 +147,7 @@ def expand_shorthand(annotation: Any, value: Any, default: Any = None) -> Any:
         }
     if isinstance(value, list | tuple):
         return [expand_shorthand(Any, item) for item in value]
-    is_scalar = isinstance(value, str | int | float) and type(value) not in parts
+    is_scalar = isinstance(value, str | int | float) and type(value) not in parts and value not in list_choices(annotation)
     return [value] if is_scalar and any(is_list(part) for part in parts) else value
 
 

@@ -111,6 +111,17 @@ STAGE_HELP = {
         ("task", "model", "data.train", "data.dev", "out", "max_length", "train.epochs", "train.learning_rate",
          "train.batch_tokens", "freeze", "lora", "seeds"),
     ),
+    "prune": StageHelp(
+        "Make a model smaller: attention heads, feed-forward neurons, layers and unused tokens are removed, single weights or "
+        "blocks set to zero, while the unpruned model teaches the smaller one. Reports score, size and speed before and after.",
+        (
+            "bertsmith prune model=out/mood data.train=train.tsv data.dev=dev.tsv out=out/mood-pruned",
+            "bertsmith prune model=out/mood data.train=train.tsv unit=block amount=0.8 out=out/mood-sparse",
+            "bertsmith prune model=mini-en unit=vocab texts=books/*.txt.gz out=out/mini-books",
+        ),
+        ("model", "out", "unit", "amount", "data.train", "data.dev", "texts", "importance", "drop_layers", "train.epochs",
+         "train.learning_rate", "sparsity_schedule", "loss"),
+    ),
     "evaluate": StageHelp(
         "Evaluate a fine-tuned model on a labelled file: every score with its confidence interval, calibration, slices and "
         "the worst errors, in scores.json and report.html.",
@@ -119,6 +130,16 @@ STAGE_HELP = {
             "bertsmith evaluate model=out/mood data=test.tsv against=out/other out=out/report",
         ),
         ("model", "data", "out", "against", "columns", "errors", "skip_bad", "device", "precision"),
+    ),
+    "distill": StageHelp(
+        "Train a smaller model on what a larger one predicts and computes: for its task with `data`, or for any task with "
+        "`corpus`. An interrupted run resumes when you run the same command again.",
+        (
+            "bertsmith distill teacher=out/mood student.num_hidden_layers=2 data.train=train.tsv out=small",
+            "bertsmith distill teacher=out/bert loss=minilm corpus=out/corpus train.steps=20000 out=small",
+        ),
+        ("teacher", "student", "data.train", "data.dev", "corpus", "out", "loss", "max_length", "train.epochs", "train.steps",
+         "train.learning_rate", "seed"),
     ),
     "suite": StageHelp(
         "Fine-tune several models on several tasks with several seeds, and write one table of scores.",

@@ -104,7 +104,8 @@ class Run:
         card |= {"identity": self.identity, "command": command_line(), "versions": versions, "date": date}
         write_model(self.folder, card, {**record, "recipe": to_dict(recipe), "version": __version__})
         weights = [path.name for path in self.folder.glob("model*.safetensors*")]
-        write_manifest(self.folder, ["config.json", "card.json", "tokenizer.json", "metrics.jsonl", *weights])
+        log = ["metrics.jsonl"] if (self.folder / "metrics.jsonl").exists() else []  # none if nothing was trained
+        write_manifest(self.folder, ["config.json", "card.json", "tokenizer.json", *log, *weights])
         _remove_state(self.folder)
 
 

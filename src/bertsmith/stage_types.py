@@ -87,6 +87,8 @@ class Attention(TypedDict, total=False):
     kind: Required[Literal["attention"]]
     num_attention_heads: int
     """number of attention heads"""
+    attention_head_size: int | None
+    """size of a head (head_dim); none: hidden_size / num_attention_heads"""
     causal: bool
     """attend only to earlier tokens (left to right)"""
     directions: Literal["joint", "apart"]
@@ -227,6 +229,13 @@ class CrossAttentionPair(TypedDict, total=False):
     """number of cross-attention blocks in which each text attends to the other"""
 
 
+class CubicSchedule(TypedDict, total=False):
+    begin: float
+    """fraction of the run after which pruning begins; scores are collected before"""
+    end: float
+    """fraction of the run after which the mask stays; the rest recovers the score"""
+
+
 class Data(TypedDict, total=False):
     train: Required[StrPath]
     """training file"""
@@ -242,6 +251,63 @@ class Data(TypedDict, total=False):
     """encoding of the files: utf-8 (with or without byte order mark), gb18030, latin-1 ..."""
     skip_bad: bool
     """skip invalid rows and count them, instead of stopping"""
+
+
+class DistillTrain(TypedDict, total=False):
+    steps: int | None
+    """number of optimizer updates (or give epochs, or minutes)"""
+    epochs: float | None
+    """number of passes over the data (or give steps, or minutes)"""
+    minutes: float | None
+    """training time in minutes, resumed runs included (or give steps, or epochs)"""
+    batch_tokens: int | None
+    """tokens per micro-batch; default: data: 16 to 32 examples; corpus: 8192"""
+    gradient_accumulation_steps: int
+    """micro-batches per optimizer update"""
+    learning_rate: float | None
+    """peak learning rate; default: data: as finetune; corpus: 5e-4"""
+    warmup_steps: float
+    """warmup: steps, or below 1 a fraction of the run"""
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]
+    """learning rate schedule after the warmup"""
+    decay_fraction: float
+    """fraction of the run over which warmup_stable_decay decays to 0"""
+    weight_decay: float
+    """weight decay (0.01 in BERT); not applied to biases and norm weights"""
+    max_grad_norm: float
+    """gradient norm to clip to; 0 for no clipping"""
+    optimizer: Literal["adamw", "bert-adam", "lamb", "muon"] | Adamw | Config | BertAdam | Lamb | Muon
+    """optimizer and its options"""
+    precision: Literal["fp32", "bf16", "fp16"]
+    """dtype of the forward and backward pass (bf16, fp16: mixed precision)"""
+    compile: bool
+    """use torch.compile: slower start, faster steps"""
+    gradient_checkpointing: bool
+    """recompute activations in the backward pass: less memory, slower"""
+    full_determinism: bool
+    """bitwise reproducible results on GPU, somewhat slower (on CPU they always are)"""
+    workers: int
+    """worker processes that prepare batches; 0: the main process does"""
+    save_every: int
+    """steps between checkpoints"""
+    save_total_limit: int
+    """number of checkpoints to keep, the newest ones"""
+    average_checkpoints: int
+    """number of last checkpoints whose weights are averaged at the end; 0: no averaging"""
+    eval_every: int
+    """steps between evaluations; 0: only at the end"""
+    early_stopping_patience: int | None
+    """stop after this many evaluations without improvement; 0: never; default: data: as finetune"""
+    log_every: int
+    """steps between rows of metrics.jsonl"""
+    device: str
+    """device: auto, cpu, cuda or cuda:N"""
+    tensorboard: bool
+    """also log metrics to TensorBoard"""
+    grad_spike_factor: float
+    """skip updates whose gradient norm exceeds this multiple of the median; 0: never"""
+    max_bad_steps: int
+    """skipped updates in a row before rolling back to the last checkpoint"""
 
 
 class DocSentences(TypedDict, total=False):
@@ -263,6 +329,8 @@ class EncoderConfig(TypedDict, total=False):
     """layers with another mixer (ModernBERT: local attention in 2 of 3); none: all alike"""
     feedforward: FeedForwardConfig | Config | None
     """position-wise feed-forward sublayer; none: no such sublayer"""
+    layer_sizes: LayerSizes | Config | None
+    """heads and feed-forward size of each layer, as in a pruned model; none: all layers alike"""
     norm: Literal["post", "pre", "none"]
     """LayerNorm after each sublayer (post, BERT), before it (pre, GPT-2) or nowhere in the layers"""
     residual: Literal["all", "between", "none"]
@@ -462,6 +530,13 @@ class Lamb(TypedDict, total=False):
     """term added to the denominator for numerical stability"""
 
 
+class LayerSizes(TypedDict, total=False):
+    num_attention_heads: Sequence[int] | int | None
+    """attention heads of each layer, of the size of the mixer's; none: the mixer's"""
+    intermediate_size: Sequence[int] | int | None
+    """feed-forward size of each layer; none: feedforward's"""
+
+
 class LayerTypes(TypedDict, total=False):
     every: int
     """every n-th layer, from the first, uses model.mixer (3 in ModernBERT)"""
@@ -520,6 +595,35 @@ class LoraConfig(TypedDict, total=False):
     """dropout on the input of the update matrices"""
     target_modules: Literal["attention", "all"]
     """matrices with an update: those of attention, or all (feed-forward too)"""
+
+
+class Losses(TypedDict, total=False):
+    soft_labels: float
+    """KL of the teacher's and the student's predictions, times temperature^2"""
+    temperature: float
+    """temperature of soft_labels"""
+    tokens: Literal["masked", "all"]
+    """corpus: positions of soft_labels (all: DistilBERT)"""
+    hard_labels: float
+    """loss of the labels (data) or of the language model (corpus)"""
+    hidden_states: float
+    """squared error of each layer's output, projected if the sizes differ (TinyBERT)"""
+    embeddings: float
+    """squared error of the embeddings, projected if the sizes differ (TinyBERT)"""
+    attentions: float
+    """squared error of attention scores; as many heads as the teacher (TinyBERT)"""
+    relations: float
+    """KL of the relations of queries, keys and values in the last layer (MiniLM)"""
+    relation_types: Literal["qk", "qq", "kk", "vv"] | Sequence[Literal["qk", "qq", "kk", "vv"]]
+    """qk: attention distribution; qq, kk, vv: scaled dot products of one kind"""
+    relation_heads: int | None
+    """relation heads of qq, kk and vv (MiniLMv2: 48); default: teacher's heads"""
+    relation_layer: int | None
+    """teacher layer, from 1, of the relations; default: the last"""
+    cosine: float
+    """1 - cosine of the last hidden states, projected if the sizes differ (DistilBERT)"""
+    layer_map: Literal["uniform", "last"] | Sequence[int] | int
+    """teacher layer of each student layer: uniform (m N / M), last, or a list counted from 1"""
 
 
 class Lstm(TypedDict, total=False):
@@ -661,6 +765,80 @@ class PretrainTrain(TypedDict, total=False):
     """skip updates whose gradient norm exceeds this multiple of the median; 0: never"""
     max_bad_steps: int
     """skipped updates in a row before rolling back to the last checkpoint"""
+
+
+class PruneTrain(TypedDict, total=False):
+    steps: int | None
+    """number of optimizer updates (or give epochs, or minutes)"""
+    epochs: float | None
+    """number of passes over the data (or give steps, or minutes)"""
+    minutes: float | None
+    """training time in minutes, resumed runs included (or give steps, or epochs)"""
+    batch_tokens: int | None
+    """tokens per micro-batch; default: 16 to 32 examples of mean length"""
+    gradient_accumulation_steps: int
+    """micro-batches per optimizer update"""
+    learning_rate: float | None
+    """peak learning rate; default: by the model's card or hidden size"""
+    warmup_steps: float
+    """warmup: steps, or below 1 a fraction of the run"""
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "warmup_stable_decay", "slanted_triangular", "inverse_sqrt"]
+    """learning rate schedule after the warmup"""
+    decay_fraction: float
+    """fraction of the run over which warmup_stable_decay decays to 0"""
+    weight_decay: float
+    """weight decay (0.01 in BERT); not applied to biases and norm weights"""
+    max_grad_norm: float
+    """gradient norm to clip to; 0 for no clipping"""
+    optimizer: Literal["adamw", "bert-adam", "lamb", "muon"] | Adamw | Config | BertAdam | Lamb | Muon
+    """optimizer and its options"""
+    precision: Literal["fp32", "bf16", "fp16"]
+    """dtype of the forward and backward pass (bf16, fp16: mixed precision)"""
+    compile: bool
+    """use torch.compile: slower start, faster steps"""
+    gradient_checkpointing: bool
+    """recompute activations in the backward pass: less memory, slower"""
+    full_determinism: bool
+    """bitwise reproducible results on GPU, somewhat slower (on CPU they always are)"""
+    workers: int
+    """worker processes that prepare batches; 0: the main process does"""
+    save_every: int
+    """steps between checkpoints"""
+    save_total_limit: int
+    """number of checkpoints to keep, the newest ones"""
+    average_checkpoints: int
+    """number of last checkpoints whose weights are averaged at the end; 0: no averaging"""
+    eval_every: int
+    """steps between evaluations; 0: only at the end"""
+    early_stopping_patience: Literal[0]
+    """0: the weights of the last step are kept"""
+    log_every: int
+    """steps between rows of metrics.jsonl"""
+    device: str
+    """device: auto, cpu, cuda or cuda:N"""
+    tensorboard: bool
+    """also log metrics to TensorBoard"""
+    grad_spike_factor: float
+    """skip updates whose gradient norm exceeds this multiple of the median; 0: never"""
+    max_bad_steps: int
+    """skipped updates in a row before rolling back to the last checkpoint"""
+    layer_lr_decay: float
+    """layer-wise learning rate decay: factor per layer from the top (ULMFiT, ELECTRA)"""
+    gradual_unfreezing: float
+    """fraction of the run over which layers are unfrozen from the top (ULMFiT); 0: none"""
+    head_lr_multiplier: float
+    """learning rate of the head, as a multiple of learning_rate"""
+
+
+class PruningLosses(TypedDict, total=False):
+    hard_labels: float
+    """loss of the labels"""
+    soft_labels: float
+    """KL of the unpruned and the pruned model's predictions, times temperature^2"""
+    temperature: float
+    """temperature of soft_labels"""
+    hidden_states: float
+    """squared error of each layer's output, relative to the mean square of the unpruned model's"""
 
 
 class QuestionAnswering(TypedDict, total=False):
@@ -806,6 +984,20 @@ class Seq2Seq(TypedDict, total=False):
     """column names of source and target in the files"""
     skip_bad: bool
     """skip invalid rows and count them, instead of stopping with an error"""
+
+
+class Shape(TypedDict, total=False):
+    kind: Required[Literal["shape"]]
+    num_hidden_layers: int | None
+    """number of layers; default: half of the teacher's"""
+    hidden_size: int | None
+    """hidden size; default: the teacher's"""
+    num_attention_heads: int | None
+    """attention heads; default: heads of the teacher's size"""
+    intermediate_size: int | None
+    """feed-forward size; default: in proportion to hidden_size"""
+    init_layers: Literal["uniform", "first", "last", "none"] | Sequence[int] | int | None
+    """teacher layers, from 1, that the student starts from; default: uniform, or none if its sizes differ"""
 
 
 class ShawConfig(TypedDict, total=False):
@@ -1018,6 +1210,8 @@ Generate = Literal["greedy", "sample", "beam"] | Greedy | Config | Sample | Beam
 
 Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "char", "byte", "word"]
 
+Loss = Literal["distilbert", "tinybert", "minilm", "minilmv2"] | Losses | Config
+
 Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "elmo-transformer", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | EncoderConfig | Config
 
 Objective = Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", "skip-gram", "cbow"] | NextSentenceMLM | Config | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
@@ -1025,3 +1219,5 @@ Objective = Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", 
 ShowKind = Literal["masks", "curves", "corpus", "run", "senses", "attention", "spans", "buckets"]
 
 Task = Literal["classify", "regress", "tag", "answer", "choose", "similar", "generate"] | TextClassification | Config | TextRegression | TokenClassification | QuestionAnswering | MultipleChoice | TextSimilarity | Seq2Seq
+
+Unit = Literal["head", "neuron", "layer", "vocab", "weight", "block"] | Sequence[Literal["head", "neuron", "layer", "vocab", "weight", "block"]]

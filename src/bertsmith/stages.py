@@ -15,24 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = [
-    "convert_long",
-    "doctor",
-    "embed",
-    "evaluate",
-    "export",
-    "finetune",
-    "import_model",
-    "plan",
-    "predict",
-    "prepare",
-    "pretrain",
-    "race",
-    "show",
-    "suite",
-    "train_tokenizer",
-    "verify",
-]
+__all__ = ["convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
@@ -373,6 +356,59 @@ def finetune(
     """
 
 
+@stage("prune", ModelResult)
+def prune(
+    *,
+    model: StrPath,
+    out: StrPath,
+    unit: t.Unit = ('head', 'neuron'),
+    amount: float = 0.5,
+    data: t.Data | Config | None | Data | None = None,
+    texts: Sequence[StrPath] | StrPath = (),
+    importance: Literal["gradient", "movement", "magnitude"] | None = None,
+    scope: Literal["global", "layer"] | None = None,
+    drop_layers: Literal["loss", "top", "alternate"] | None = None,
+    block_size: Sequence[int] = (32, 32),
+    sparsity_schedule: t.CubicSchedule | Config | None = None,
+    loss: t.PruningLosses | Config | None = None,
+    scores_learning_rate: float = 0.01,
+    max_length: int | None = None,
+    train: t.PruneTrain | Config | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> ModelResult:
+    """Make a model smaller: attention heads, feed-forward neurons, layers and unused tokens are removed, single
+    weights or blocks set to zero, while the unpruned model teaches the smaller one. Reports score, size and speed
+    before and after.
+
+    Example:
+        >>> bertsmith.prune(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, amount=0.5, out="out/mood-small")
+
+    Args:
+        model: checkpoint folder: fine-tuned, or (units without data) pre-trained
+        out: output checkpoint folder
+        unit: what is removed: head, neuron (of the feed-forward), layer, vocab; or set to zero: weight, block; or
+            several
+        amount: share of each unit that is removed; not for vocab
+        data: files of labelled examples, to score units and to train on; none: magnitude, vocab and layer only
+        texts: unit=vocab: text files whose tokens stay; default: the training examples
+        importance: score of a unit: gradient (|dL/dmask|, default of head, neuron), movement (default of weight,
+            block), magnitude
+        scope: rank units in all layers together (global, default of head, neuron) or in each matrix (layer)
+        drop_layers: unit=layer: loss (without which the loss is lowest, default), top, or alternate (every other one)
+        block_size: unit=block: rows and columns of a block
+        sparsity_schedule: when the sparsity rises, as fractions of the run
+        loss: weights of the losses of labels and of the unpruned model
+        scores_learning_rate: importance=movement: learning rate of the scores
+        max_length: maximum sequence length, in tokens; default: the model's
+        train: training settings: duration (default: 3 to 10 epochs by size), learning rate ...
+        seed: random seed of data order and dropout
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
+    """
+
+
 @stage("evaluate", StageResult)
 def evaluate(
     *,
@@ -408,6 +444,51 @@ def evaluate(
         quiet: suppress messages and progress, but not warnings
 
     Returns: the values that `--json` prints; a notebook shows them as a table.
+    """
+
+
+@stage("distill", ModelResult)
+def distill(
+    *,
+    teacher: StrPath,
+    out: StrPath,
+    student: Literal["shape"] | str | t.Shape | Config = "shape",
+    data: t.Data | Config | None = None,
+    corpus: StrPath | None = None,
+    loss: t.Loss | None = None,
+    objective: Literal["mlm", "clm"] | t.MaskedLM | Config | t.CausalLM = "mlm",
+    max_length: int | None = None,
+    validation_split: float = 0.01,
+    eval_tokens: int = 131072,
+    metric_for_best_model: str | None = None,
+    train: t.DistillTrain | Config | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> ModelResult:
+    """Train a smaller model on what a larger one predicts and computes: for its task with `data`, or for any task
+    with `corpus`. An interrupted run resumes when you run the same command again.
+
+    Example:
+        >>> run = bertsmith.distill(teacher="out/mood", student={"num_hidden_layers": 2}, data={"train": "train.tsv", "dev": "dev.tsv"}, out="out/small")
+        >>> run.scores, run.model("a fine film")
+
+    Args:
+        teacher: model to learn from: a checkpoint, fine-tuned for data, pre-trained for corpus
+        out: output checkpoint folder
+        student: a checkpoint or preset, or the keys in which a new student differs from the teacher
+        data: task stage: files of labelled examples, of the teacher's task
+        corpus: general stage: corpus folder made by `prepare` with the teacher's tokenizer
+        loss: weights of the losses: distilbert, tinybert, minilm, minilmv2, or a table
+        objective: corpus: how text is masked and packed: mlm, or clm for a causal teacher
+        max_length: maximum sequence length; default: data: the teacher's; corpus: 128
+        validation_split: corpus: fraction of documents held out for validation
+        eval_tokens: corpus: maximum tokens per evaluation
+        metric_for_best_model: data: metric for early stopping; default: the task's main one
+        train: training settings: duration, batch size, learning rate ...
+        seed: random seed of new weights, data order, masking and dropout
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
     """
 
 

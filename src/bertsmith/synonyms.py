@@ -8,6 +8,24 @@ from collections.abc import Collection
 from difflib import get_close_matches
 
 KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
+    # distillation: DistilBERT's script, TextBrewer, sentence-transformers, torchtune
+    "alpha_ce": ("loss.soft_labels",),
+    "kd_loss_weight": ("loss.soft_labels",),
+    "kd_ratio": ("loss.soft_labels",),
+    "alpha_mlm": ("loss.hard_labels",),
+    "alpha_clm": ("loss.hard_labels",),
+    "hard_label_weight": ("loss.hard_labels",),
+    "alpha_mse": ("loss.hidden_states",),
+    "alpha_cos": ("loss.cosine",),
+    "intermediate_matches": ("loss.layer_map",),
+    "layer_mapping": ("loss.layer_map",),
+    "teacher_model": ("teacher",),
+    "teacher_name": ("teacher",),
+    "teacher_name_or_path": ("teacher",),
+    "student_model": ("student",),
+    "student_name": ("student",),
+    "student_config": ("student",),
+    "num_student_layers": ("student.num_hidden_layers",),
     # training: transformers, fairseq, Google's flags
     "num_train_epochs": ("train.epochs",),
     "max_epoch": ("train.epochs",),
@@ -300,7 +318,7 @@ KEY_SYNONYMS: dict[str, tuple[str, ...]] = {
     "text_pair": ("text_b",),
     "sentence1": ("text",),
     "sentence2": ("text_b",),
-    "temperature": ("generate.temperature",),
+    "temperature": ("generate.temperature", "loss.temperature"),
     "topk": ("top_k",),
     "pooling_mode": ("pooling", "task.pooling"),
 }
@@ -474,6 +492,9 @@ STAGE_SYNONYMS: dict[str, str] = {
     "pre-train": "pretrain",
     "fit": "finetune",
     "fine-tune": "finetune",
+    "sparsify": "prune",
+    "distillation": "distill",
+    "knowledge-distillation": "distill",
     "test": "evaluate",
     "eval": "evaluate",
     "score": "evaluate",

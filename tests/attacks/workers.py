@@ -1,6 +1,7 @@
-"""Workers killed, as when memory runs out, at random moments of `prepare` and of a training; then the same command again.
+"""Workers killed, as when memory runs out, at random moments of `prepare`, a training and a suite; then the same command again.
 
-The command names the dead worker and continues with the same result, or ends in one line and is resumed by the second.
+The command names the dead worker and continues with the same result, or ends in one line and is resumed by the second. A
+suite reports the run of a dead worker, and repeats it in the second.
 """
 
 import os
@@ -16,10 +17,11 @@ from tests.attacks import disturbances
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.disturbances import Reference
 from tests.attacks.harness import Case, Outcome
+from tests.attacks.stages import list_stages
 from tests.support.cli import SMALL
 from tests.support.texts import make_english_text
 
-CASES = 60
+CASES = 45
 WARNING, GIVEN_UP = "was killed (SIGKILL, often for lack of memory)", "workers have died at the same work"
 
 
@@ -30,6 +32,7 @@ def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iter
     commands = (
         ["prepare", f"texts={text}", f"tokenizer={artifacts.tokenizer}", "workers=2", "out=o"],
         ["pretrain", f"corpus={artifacts.corpus}", *SMALL, "train.steps=40", "train.workers=2", "train.device=cpu", "out=o"],
+        [*next(list(stage.words) for stage in list_stages(artifacts) if stage.name == "suite"), "seeds=0,1", "jobs=2", "out=o"],
     )
     references: dict[int, Reference] = {}
     for number in range(count):
@@ -73,5 +76,7 @@ def find_problems(outcome: Outcome, killed: list[int]) -> Iterator[str]:
         yield f"hang: no end {disturbances.TIME_LIMIT:g} s after a worker died"
     elif "Traceback" in outcome.stderr:
         yield f"traceback: {outcome.stderr.strip().splitlines()[-1][:300]}"
+    elif outcome.status == 1 and WARNING in outcome.stderr:  # a suite reports the runs that failed
+        return
     elif outcome.status != 0 and not (outcome.status == 2 and GIVEN_UP in outcome.stderr and len(killed) >= 3):
         yield f"exit status {outcome.status} after a worker died: {outcome.stderr[-300:]}"

@@ -11,8 +11,9 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from bertsmith.errors import Interrupted
+from bertsmith.errors import Interrupted, UserError
 from bertsmith.evaluation.suite import SuiteFailure, SuiteRun, SuiteTable, render_page
+from bertsmith.finetuning import suite as suite_module
 from bertsmith.finetuning.suite import SuiteRecipe, _plan_runs, sort_longest_first
 from bertsmith.recipes import read_recipe
 from bertsmith.train.trainer import Trainer
@@ -130,6 +131,21 @@ def test_suite_reports_failed_run_and_continues(suite, tmp_path, jobs):
     assert "tiny on mood, seed 1: " in parse_page((tmp_path / "out" / "report.html").read_bytes()).text
     (run_folder / "diary.txt").unlink()
     assert not run_cli_json("suite", suite, f"out={tmp_path / 'out'}")["failures"]
+
+
+def test_suite_goes_on_if_its_first_run_fails_before_it_writes(suite, tmp_path, monkeypatch):
+    """A process that is killed while it starts leaves no folder of its own."""
+    finetune, failures = suite_module.finetune, ["its process was killed"]
+
+    def fail_once(*args):
+        if failures:
+            raise UserError(failures.pop())
+        return finetune(*args)
+
+    monkeypatch.setattr(suite_module, "finetune", fail_once)
+    run_cli("suite", suite, f"out={tmp_path / 'out'}", code=1)
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert len(scores["failures"]) == 1 and len(scores["runs"]) == 3 and scores["num_pending"] == 0
 
 
 def test_suite_sorts_longest_runs_first_within_seed(suite, tmp_path):

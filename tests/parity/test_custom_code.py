@@ -19,7 +19,7 @@ from bertsmith.convert.huggingface import modeling_bertsmith as code
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
-from bertsmith.model.config import EncoderConfig, LayerTypes
+from bertsmith.model.config import EncoderConfig, LayerSizes, LayerTypes
 from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
 from bertsmith.model.mixers import Attention, Longformer, Lstm
 from bertsmith.model.model import ModelConfig, build_model
@@ -69,6 +69,9 @@ SHAPES = {
     "shared": change(MINI, num_hidden_groups=1, pooling="concat", type_vocab_size=1),
     "causal": change(MINI, mixer=attention(causal=True, rope_theta=100.0), embedding_size=None),
     "no-feedforward": change(feedforward=None, norm="pre"),
+    "pruned": change(layer_sizes=LayerSizes((1, 2, 1), (8, 48, 20))),
+    "pruned-mini": change(MINI, layer_sizes=LayerSizes(intermediate_size=(8, 40, 24)), mixer=attention(
+        attention_head_size=6, bias=False, rope_theta=100.0)),
 }  # fmt: skip
 
 
@@ -252,12 +255,21 @@ def test_causal_model_generates_our_continuation(tmp_path, modules_cache):
     assert generated.tolist()[: len(ours["token_ids"])] == list(ours["token_ids"])
 
 
+def test_untied_output_embeddings_come_and_go(tmp_path):
+    source = save(tmp_path / "ours", MINI, heads={"lm": LMHeadConfig(tied=False, bias=False)})
+    result = run_stage("export", model=source, out=tmp_path / "hf", check=True)
+    assert max(result["differences"].values()) < 1e-5
+    weights, back = checkpoint.load(source)[0].state_dict(), import_folder(tmp_path / "hf", tmp_path / "back")[1]
+    assert all(torch.equal(weight, weights[name]) for name, weight in back.state_dict().items())
+
+
 def test_pretraining_heads_are_left_out_and_reported(tmp_path, capsys):
     heads = {"lm": LMHeadConfig(), "sop": PooledHeadConfig(labels=2)}
     source = save(tmp_path / "ours", MINI, heads=heads)
     stage = load_stage("export")
     stage.run(stage.Recipe(model=str(source), out=str(tmp_path / "hf")))
-    assert "heads.sop: not exported" in "".join(capsys.readouterr())
+    output = "".join(capsys.readouterr())
+    assert "heads.sop: not exported" in output and "modeling_bertsmith.py: the model's code, since" in output
     assert set(checkpoint.load(import_into(tmp_path))[0].config.heads) == {"lm"}
 
 
@@ -285,10 +297,11 @@ def test_what_the_code_cannot_compute_is_refused_by_name(encoder, message, tmp_p
 def test_damaged_folder_is_refused(tmp_path):
     run_stage("export", model=save(tmp_path / "ours", MINI), out=tmp_path / "hf")
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "manifest.json").unlink()  # the folder is changed on purpose
     for record, message in (
         ({}, "has no bertsmith.model"),
-        ({"model": {**config["bertsmith"]["model"], "vocab_size": 7}}, "has shape"),
-        ({"model": {**config["bertsmith"]["model"], "heads": {}}}, "has unknown tensors"),
+        ({"model": {**config["bertsmith"]["model"], "vocab_size": 7}}, "does not match its config.json: .* has shape"),
+        ({"model": {**config["bertsmith"]["model"], "heads": {}}}, "unexpected keys"),
     ):
         (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"bertsmith": record}))
         with pytest.raises(UserError, match=message):

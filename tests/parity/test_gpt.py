@@ -12,7 +12,6 @@ from torch.testing import assert_close
 import bertsmith
 from bertsmith.convert.huggingface.folder import CheckpointRecord, choose_target
 from bertsmith.convert.huggingface.tokenizer import read_tokenizer
-from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
@@ -145,7 +144,7 @@ def test_gpt_export_chooses_the_huggingface_class(norm, expected_class, tmp_path
 
 
 @pytest.mark.parametrize(("preset", "kind"), [("gpt2", "gpt2"), ("gpt", "openai-gpt")])
-def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
+def test_gpt_export_with_code_names_the_nearest_class(preset, kind, tmp_path):
     write_vocabulary(tmp_path, "gpt2")
     encoder = msgspec.structs.replace(
         EncoderConfig.presets()[preset],
@@ -154,8 +153,8 @@ def test_gpt_export_error_names_the_nearest_class(preset, kind, tmp_path):
         mixer=Attention(num_attention_heads=2, causal=True),
     )
     config = ModelConfig(encoder=encoder, vocab_size=300, heads={"lm": LMHeadConfig(transform=False, tied=False)})
-    with pytest.raises(UserError, match=f"transformers' {kind}"):
-        choose_target(build_model(config, 0), read_tokenizer(tmp_path, None, None), CheckpointRecord())
+    target = choose_target(build_model(config, 0), read_tokenizer(tmp_path, None, None), CheckpointRecord())
+    assert target.architecture.name == "BertsmithForCausalLM" and f"transformers' {kind}" in target.changes[0]
 
 
 @pytest.mark.parametrize(("preset", "vocab_size", "num_parameters"), [
@@ -269,8 +268,9 @@ def test_gpt_of_small_sizes_is_exported(preset, intermediate_size, tmp_path):
     assert_close(ours, theirs, atol=1e-5, rtol=0)
 
 
-def test_gpt_wider_than_transformers_has_it_is_refused_with_the_size_it_has(tmp_path):
+def test_gpt_wider_than_transformers_has_it_leaves_with_its_code(tmp_path):
     encoder = msgspec.structs.replace(EncoderConfig.presets()["gpt"], num_hidden_layers=1, hidden_size=24)
     config = ModelConfig(encoder=encoder, vocab_size=len(VOCAB), heads={"lm": LMHeadConfig(transform=False, bias=False)})
-    with pytest.raises(UserError, match=r"feedforward.intermediate_size = 3072 \(its size is 4 \* hidden_size = 96\)"):
-        choose_target(build_meta_model(config), Tokenizer.from_vocab(VOCAB), CheckpointRecord())
+    target = choose_target(build_meta_model(config), Tokenizer.from_vocab(VOCAB), CheckpointRecord())
+    assert target.architecture.name == "BertsmithForCausalLM"
+    assert "feedforward.intermediate_size = 3072 (its size is 4 * hidden_size = 96)" in target.changes[0]

@@ -13,7 +13,7 @@ from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
-from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
+from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.tokenization.tokenizer import Tokenizer
@@ -74,11 +74,6 @@ def test_longformer_export_of_native_model(tmp_path, vocabulary):
 @pytest.mark.parametrize(
     ("mixer", "heads", "message"),
     [
-        (
-            {"kind": "longformer", "attention_window": [10]},
-            ("lm", "nsp"),
-            "does not support mixer=longformer with global_attention",
-        ),
         ({"kind": "reformer"}, ("lm",), "does not support mixer=reformer"),
         ({"kind": "adaptive-span"}, ("lm",), "does not support mixer=adaptive-span"),
         (
@@ -97,7 +92,7 @@ def test_longformer_export_names_unsupported_parts(mixer, heads, message, tmp_pa
         "max_position_embeddings": 70,
         "mixer": {"num_attention_heads": 4, **mixer},
     }
-    all_heads = {"lm": LMHeadConfig(), "nsp": PooledHeadConfig(labels=2)}
+    all_heads = {"lm": LMHeadConfig()}
     config = ModelConfig(
         encoder=from_dict(EncoderConfig, small), vocab_size=len(tokenizer), heads={name: all_heads[name] for name in heads}
     )

@@ -25,6 +25,8 @@ SIZES = {
                    "max_position_embeddings": 64},
     "Albert": {**BERT, "embedding_size": 16, "num_hidden_layers": 5, "num_hidden_groups": 2},
     "Electra": {**BERT, "embedding_size": 16},
+    "ModernBert": {**BERT, "num_hidden_layers": 4, "local_attention": 8, "max_position_embeddings": 64, "pad_token_id": 0,
+                   "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3},
 }  # fmt: skip
 TASK_SUFFIXES = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice")
 CLASSES = [family + suffix for family in SIZES for suffix in ("Model", "ForMaskedLM", *TASK_SUFFIXES)]

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from bertsmith.console import Console
+from bertsmith.errors import UserError
 from bertsmith.runs import Run
 from bertsmith.train import Batch, Loss, TrainConfig, Trainer, Validation, checkpoint, prepare
 from bertsmith.train.param_groups import uniform_schedule
@@ -199,6 +200,19 @@ def run_distributed(folder: str) -> None:
             build_trainer(Path(folder), DISTRIBUTED_CONFIG, Model(), objective=StatelessObjective(), on_step=on_step).fit(
                 Data()
             )
+
+
+def run_rank_beside_a_dead_one(folder: str) -> None:
+    """Rank 1 dies after a step; the other prints the error that it meets."""
+
+    def die(step: int, _: object) -> None:
+        if os.environ["RANK"] == "1":
+            os._exit(9)
+
+    try:
+        build_trainer(Path(folder), DISTRIBUTED_CONFIG, Model(), objective=StatelessObjective(), on_step=die).fit(Data())
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
 
 EARLY_STOPPING_CONFIG = TrainConfig(

@@ -21,11 +21,14 @@ def free_port():
         return str(probe.getsockname()[1])
 
 
-def run_two_ranks(call):
-    """Evaluates `toy.{call}` in each of two ranks."""
+def start_two_ranks(call):
+    """Evaluates `toy.{call}` in each of two processes."""
     environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "2"}
-    ranks = [toy.run_in_subprocess(call, wait=False, RANK=str(r), LOCAL_RANK=str(r), **environment) for r in (0, 1)]
-    for process in ranks:
+    return [toy.run_in_subprocess(call, wait=False, RANK=str(r), LOCAL_RANK=str(r), **environment) for r in (0, 1)]
+
+
+def run_two_ranks(call):
+    for process in start_two_ranks(call):
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 0, stderr
 
@@ -49,6 +52,15 @@ def test_two_interrupted_ranks_match_one_process(tmp_path):
         assert single.keys() == distributed.keys()
         for key, tensor in single.items():
             torch.testing.assert_close(distributed[key], tensor, rtol=1e-6, atol=1e-6)
+
+
+def test_a_rank_beside_a_dead_one_ends_in_one_line(tmp_path):
+    survivor, dead = start_two_ranks(f"run_rank_beside_a_dead_one({str(tmp_path)!r})")
+    _, stderr = survivor.communicate(timeout=120)
+    assert dead.wait(120) == 9 and survivor.returncode == 1
+    errors = [line for line in stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "another process of this run has ended" in errors[0] and "Traceback" not in stderr
+    assert "run the same command again to resume" in errors[0]
 
 
 def test_distributed_requires_divisible_gradient_accumulation(tmp_path, monkeypatch):

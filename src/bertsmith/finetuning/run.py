@@ -1,6 +1,7 @@
 """A fine-tuning run: build the task model from a pre-trained one, train it, evaluate it on the dev file, publish it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from .. import runs
 from ..artifacts import resolve_path
-from ..config import to_dict
+from ..config import Config, to_dict
 from ..console import Console
 from ..diagnostics.monitor import RunMonitor
 from ..diagnostics.run_log import RunSettings
@@ -74,6 +75,23 @@ class BaseModel(NamedTuple):
 
 
 @dataclass(frozen=True)
+class TaskStage:
+    """How another stage that trains on a task, such as `distill`, differs from `finetune`.
+
+    setup: called with the run before training, when its model has been built; returns the objective that is minimized.
+    add_targets: called with each training batch.
+    finish: called with the model after training, before it is evaluated.
+    """
+
+    name: str = "finetune"
+    recipe: Config | None = None  # for config.json; None: that of `finetune`
+    setup: "Callable[[FinetuneRun], Objective] | None" = None
+    add_targets: Callable[[Batch[Inputs]], Batch[Inputs]] = lambda batch: batch
+    finish: Callable[[Model], None] = lambda model: None
+    record: dict[str, Any] = field(default_factory=dict)  # for config.json, besides the task
+
+
+@dataclass(frozen=True)
 class FinetuneRun:
     """A model with its task and examples, and the metric that selects the best checkpoint."""
 
@@ -128,16 +146,17 @@ def _run_recipe(recipe: FinetuneRecipe, quiet: bool) -> dict[str, Any]:
             return run.finished_result
         if recipe.seeds:
             return run_seeds(name_rows(recipe), run, recipe.seeds, partial(_run_seed, recipe, quiet))
-        return _train(recipe, run)
+        return train_on_task(recipe, run, _load_base(recipe, run.console), TaskStage())
 
 
 def _run_seed(recipe: FinetuneRecipe, quiet: bool, seed: int, out: Path) -> dict[str, Any]:
     return _run_recipe(msgspec.structs.replace(recipe, seed=seed, seeds=(), out=str(out)), quiet)
 
 
-def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
-    base = _load_base(recipe, run.console)
+def train_on_task(recipe: FinetuneRecipe, run: Run, base: BaseModel, stage: TaskStage) -> dict[str, Any]:
+    """Train `base` on the task's examples, evaluate it and publish it."""
     finetuning = _setup(recipe, base, run.console)
+    objective = stage.setup(finetuning) if stage.setup else _wrap_objective(recipe, finetuning.objective)
     task, train_examples, dev_examples, _ = finetuning.examples
     build_batches = partial(_build_batches, recipe, finetuning)
     train_batches = build_batches(train_examples, MAX_MICRO_BATCH_TOKENS)
@@ -153,23 +172,24 @@ def _train(recipe: FinetuneRecipe, run: Run) -> dict[str, Any]:
         "finetune", to_dict(recipe) | {"train": to_dict(config)}, finetuning.model.config.encoder.init_std
     )
     monitor = RunMonitor(run.folder, run_settings)
-    objective = _wrap_objective(recipe, finetuning.objective)
     trainer = Trainer(setup, objective, run, recipe.seed, validation=dev, check_log=monitor.check)
     run.console.info(describe_settings(settings))
-    summary = trainer.fit(train_batches)
+    summary = trainer.fit(lambda index, fraction_done: stage.add_targets(train_batches(index, fraction_done)))
+    stage.finish(finetuning.model)
     with isolate_torch_state(setup):
         scores = finetuning.finish()
     result = _build_result(summary, finetuning, scores) | {"settings": settings}
     if trainer.is_main_process:
         _warn_of_problems(monitor, scores.dev, run.console)
         record = {
-            "stage": "finetune",
+            "stage": stage.name,
             "task": to_dict(finetuning.predictor.task),
             "max_length": finetuning.predictor.max_length,
         }
         card = {"result": result, **scores.card} | {key: base.card[key] for key in ("finetuning",) if key in base.card}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
-        run.publish(checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer), card, record, name_rows(recipe))
+        write_model = checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer)
+        run.publish(write_model, card, record | stage.record, stage.recipe or name_rows(recipe))
     rows = [(name, f"{value:.4f}") for name, value in result["dev"].items()]
     rows += [(f"test {name}", f"{value:.4f}") for name, value in result.get("test", {}).items()]
     run.console.print_table(str(run.folder), rows or [("step", str(result["step"]))])

@@ -113,6 +113,7 @@ class _SuiteScheduler:
         num_ended, num_pending = len(self.done) + len(self.failures), len(self.plan) - len(self.done) - len(self.failures)
         if error or self.recipe.jobs > 1:
             self.console.info(f"{num_ended} of {len(self.plan)}: {job.name}" + (f" failed: {error}" if error else ""))
+        self.out.mkdir(exist_ok=True)  # the first run may have failed before it wrote anything
         write_json(self.out / "scores.json", {"num_pending": num_pending, **self.build_table().to_dict()})
         write_page(self.out / "report.html", render_page(self.build_table(), num_pending))
         return []

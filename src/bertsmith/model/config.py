@@ -6,6 +6,7 @@ import msgspec
 from torch import nn
 
 from ..config import Config, NonNegInt, NumLayers, PosFloat, PosInt, Probability
+from ..errors import UserError
 from ..tokenization.tokenizer import Tokenizer
 from .embeddings import InputEmbeddingConfig
 from .mixers import Attention, LiteTransformer, Longformer, MixerConfig, Reformer, ReformerChunked
@@ -29,6 +30,24 @@ class LayerTypes(Config, frozen=True):
     )
 
 
+class LayerSizes(Config, frozen=True):
+    """Sizes of layers that are not all alike, as in a pruned model: one number for each layer, from the lowest."""
+
+    num_attention_heads: Annotated[
+        tuple[PosInt, ...] | None, "attention heads of each layer, of the size of the mixer's; none: the mixer's"
+    ] = None
+    intermediate_size: Annotated[tuple[PosInt, ...] | None, "feed-forward size of each layer; none: feedforward's"] = None
+
+    def check(self, num_layers: int) -> None:
+        """Raises a UserError unless there is a size for each of the different layers."""
+        for name in ("num_attention_heads", "intermediate_size"):
+            sizes = getattr(self, name)
+            if sizes is not None and len(sizes) != num_layers:
+                raise UserError(
+                    f"model.layer_sizes.{name} has {len(sizes)} entries; give one for each of the {num_layers} different layers"
+                )
+
+
 class EncoderConfig(Config, frozen=True):
     """Architecture of an encoder; the defaults are BERT-base."""
 
@@ -47,6 +66,9 @@ class EncoderConfig(Config, frozen=True):
     feedforward: Annotated[FeedForwardConfig | None, "position-wise feed-forward sublayer; none: no such sublayer"] = (
         FeedForwardConfig()
     )
+    layer_sizes: Annotated[
+        LayerSizes | None, "heads and feed-forward size of each layer, as in a pruned model; none: all layers alike"
+    ] = None
     norm: Annotated[
         Literal["post", "pre", "none"],
         "LayerNorm after each sublayer (post, BERT), before it (pre, GPT-2) or nowhere in the layers",
@@ -179,7 +201,28 @@ class EncoderConfig(Config, frozen=True):
     def for_layer(self, layer: int, num_layers: int) -> "EncoderConfig":
         """Config of one layer, whose mixer or attention window may differ from other layers'."""
         mixer = self.layer_types.mixer if self.layer_types and layer % self.layer_types.every else self.mixer
-        return msgspec.structs.replace(self, mixer=mixer.for_layer(layer, num_layers))
+        config = msgspec.structs.replace(self, mixer=mixer.for_layer(layer, num_layers))
+        return config._with_layer_size(layer) if self.layer_sizes else config
+
+    def _with_layer_size(self, layer: int) -> "EncoderConfig":
+        """The config of a layer with its own heads and feed-forward size."""
+        sizes, mixer, feedforward = self.layer_sizes, self.mixer, self.feedforward
+        assert sizes is not None
+        if sizes.num_attention_heads is not None:
+            if not isinstance(mixer, Attention) or mixer.directions == "apart":
+                raise UserError(
+                    "model.layer_sizes.num_attention_heads needs mixer=attention with directions=joint; leave it out"
+                )
+            mixer = msgspec.structs.replace(
+                mixer,
+                num_attention_heads=sizes.num_attention_heads[layer],
+                attention_head_size=mixer.head_dim(self.hidden_size),
+            )
+        if sizes.intermediate_size is not None:
+            if feedforward is None:
+                raise UserError("model.layer_sizes.intermediate_size needs feed-forward layers; leave it out")
+            feedforward = msgspec.structs.replace(feedforward, intermediate_size=sizes.intermediate_size[layer])
+        return msgspec.structs.replace(self, mixer=mixer, feedforward=feedforward)
 
     def attention_config(self) -> Attention:
         """Full attention like the encoder's mixer, for blocks added to the encoder (decoder, cross-attention).

@@ -74,7 +74,8 @@ def modernbert(num_layers: int, hidden_size: int, intermediate_size: int) -> Enc
         hidden_dropout_prob=0.0,
         layer_norm_eps=1e-5,
         first_attention_norm=False,
-        pooler_act="gelu",
+        pooler_act="none",
+        head_transform=True,
     )
 
 

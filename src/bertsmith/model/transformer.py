@@ -93,6 +93,8 @@ class Stack(nn.Module):
                 "model.first_attention_norm=false needs model.norm=pre and the LayerNorm of model.embedding_norm=true in its "
                 "place, and is not supported with model.reversible or model.num_hidden_groups"
             )
+        if config.layer_sizes:
+            config.layer_sizes.check(num_groups)
         _check_directions(config)
         self.reversible, block_config = config.reversible, reversible_block_config(config)
         self.layers = build_blocks(block_config, num_groups)

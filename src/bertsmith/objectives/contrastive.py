@@ -43,13 +43,29 @@ class Contrastive:
         """The task unchanged: it has no learned parameters."""
         return self.task
 
-    def compute_outputs(self, model: Model, batch: Batch[Inputs]) -> Tensor:
-        """Embeddings (texts, hidden_size): one per sequence, or per text where its windows are pooled."""
-        pooled = pool_tokens(model(batch.inputs), batch.inputs.layout, self.task.pooling, model.config.encoder.is_causal)
+    def compute_outputs(self, model: Model, batch: Batch[Inputs], hidden_states: Tensor | None = None) -> Tensor:
+        """Embeddings (texts, hidden_size): one per sequence, or per text where its windows are pooled.
+
+        hidden_states: (tokens, hidden_size) of the encoder, if already computed.
+        """
+        hidden_states = model(batch.inputs) if hidden_states is None else hidden_states
+        pooled = pool_tokens(hidden_states, batch.inputs.layout, self.task.pooling, model.config.encoder.is_causal)
         return pool_windows(pooled, batch)
 
     def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         return self.loss_from_embeddings(self.compute_outputs(model, batch).float(), batch)
+
+    def loss_from_outputs(self, model: Model, embeddings: Tensor, batch: Batch[Inputs]) -> Loss:
+        """`loss_from_embeddings`; the model has no learned parameters beside them."""
+        return self.loss_from_embeddings(embeddings, batch)
+
+    def soft_labels(self, outputs: Tensor, teacher_outputs: Tensor, batch: Batch[Inputs], temperature: float) -> Tensor:
+        """Squared error of the cosines between the texts of an example, summed over examples; sizes may differ."""
+        cosines = []
+        for embeddings in (outputs, teacher_outputs):
+            sides = F.normalize(embeddings.float(), dim=-1).unflatten(0, tuple(batch.targets["texts"].shape))
+            cosines.append((sides[:, :1] * sides[:, 1:]).sum(-1))
+        return F.mse_loss(*cosines, reduction="none").mean(-1).sum()
 
     def loss_from_embeddings(self, embeddings: Tensor, batch: Batch[Inputs]) -> Loss:
         """Loss summed over examples. embeddings: (examples * sides, hidden_size)."""

@@ -216,7 +216,7 @@ class Supervised:
         return model.compute_logits("task", 2 * pooled if self.uses_both_orders else pooled)
 
     def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
-        return self.loss_from_logits(self.compute_outputs(model, batch).float(), batch, self.transitions(model))
+        return self.loss_from_outputs(model, self.compute_outputs(model, batch).float(), batch)
 
     def transitions(self, model: Model) -> Tensor | None:
         """Transition scores of the CRF, or None for a task without one."""
@@ -229,6 +229,14 @@ class Supervised:
     def loss_from_logits(self, logits: Tensor, batch: Batch[Inputs], transitions: Tensor | None = None) -> Loss:
         """Loss summed over targets; `transitions` are those of the CRF, if the task has one."""
         return self.loss.compute(logits, batch, transitions)
+
+    def loss_from_outputs(self, model: Model, logits: Tensor, batch: Batch[Inputs]) -> Loss:
+        """`loss_from_logits` with the transitions of the model's CRF, if it has one."""
+        return self.loss_from_logits(logits, batch, self.transitions(model))
+
+    def soft_labels(self, logits: Tensor, teacher_logits: Tensor, batch: Batch[Inputs], temperature: float) -> Tensor:
+        """Soft-label loss of the teacher's logits for a batch, summed over targets."""
+        return self.loss.soft_labels(logits, teacher_logits, batch, temperature)
 
     def consistency_loss(self, logits: Tensor, other_logits: Tensor, batch: Batch[Inputs]) -> Tensor:
         """Divergence of two outputs for a batch, summed over targets: symmetric KL, or squared error in regression."""

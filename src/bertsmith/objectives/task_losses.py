@@ -1,6 +1,7 @@
 """Losses of a task head by kind: cross entropy, binary cross entropy, squared error, start and end positions, options, CRF.
 
-A task names its kind (`Task.loss`). Each loss is summed over targets, and has the divergence of two outputs that R-Drop adds.
+A task names its kind (`Task.loss`). Each loss is summed over targets, and has the divergence of two outputs that R-Drop adds
+and the soft-label loss of distillation.
 """
 
 from typing import Any
@@ -39,6 +40,11 @@ class TaskLoss:
         divergence = symmetric_kl(self.choice_logits(logits, batch), self.choice_logits(other_logits, batch))
         return divergence[batch.targets["label"] != IGNORE_INDEX].sum()
 
+    def soft_labels(self, logits: Tensor, teacher_logits: Tensor, batch: Batch[Inputs], temperature: float) -> Tensor:
+        """Soft-label loss of the teacher's outputs for a batch, summed over targets (Hinton et al. 2015)."""
+        loss = soft_label_loss(self.choice_logits(logits, batch), self.choice_logits(teacher_logits, batch), temperature)
+        return loss[batch.targets["label"] != IGNORE_INDEX].sum()
+
     def class_weights(self, like: Tensor) -> Tensor | None:
         weights = self.task.class_weight_vector()
         return None if weights is None else torch.from_numpy(weights).to(like)
@@ -59,6 +65,11 @@ class BinaryCrossEntropy(TaskLoss):
         logits, other_logits = (torch.stack([x, torch.zeros_like(x)], -1) for x in (logits, other_logits))
         return symmetric_kl(logits, other_logits).sum() / self.task.num_outputs
 
+    def soft_labels(self, logits: Tensor, teacher_logits: Tensor, batch: Batch[Inputs], temperature: float) -> Tensor:
+        """Of the two outcomes of each output."""
+        logits, teacher_logits = (torch.stack([x, torch.zeros_like(x)], -1) for x in (logits, teacher_logits))
+        return soft_label_loss(logits, teacher_logits, temperature).sum() / self.task.num_outputs
+
 
 class SquaredError(TaskLoss):
     """Squared error of the first output; targets: `label`, (rows,)."""
@@ -69,6 +80,10 @@ class SquaredError(TaskLoss):
     def divergence(self, logits: Tensor, other_logits: Tensor, batch: Batch[Inputs]) -> Tensor:
         """Squared error."""
         return F.mse_loss(logits, other_logits, reduction="sum")
+
+    def soft_labels(self, logits: Tensor, teacher_logits: Tensor, batch: Batch[Inputs], temperature: float) -> Tensor:
+        """Squared error of the teacher's number; it has no temperature."""
+        return F.mse_loss(logits[:, 0], teacher_logits[:, 0], reduction="sum")
 
 
 class SpanCrossEntropy(TaskLoss):
@@ -86,6 +101,11 @@ class SpanCrossEntropy(TaskLoss):
 
     def divergence(self, logits: Tensor, other_logits: Tensor, batch: Batch[Inputs]) -> Tensor:
         return symmetric_kl(self.choice_logits(logits, batch), self.choice_logits(other_logits, batch)).sum() / 2
+
+    def soft_labels(self, logits: Tensor, teacher_logits: Tensor, batch: Batch[Inputs], temperature: float) -> Tensor:
+        """Mean of the start and the end position."""
+        choices = self.choice_logits(logits, batch), self.choice_logits(teacher_logits, batch)
+        return soft_label_loss(*choices, temperature).sum() / 2
 
 
 class OptionCrossEntropy(TaskLoss):
@@ -122,6 +142,16 @@ TASK_LOSSES: dict[LossKind, type[TaskLoss]] = {
     "choice": OptionCrossEntropy,
     "crf": CRFLoss,
 }
+
+
+def soft_label_loss(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
+    """(..., choices) twice -> (...): T^2 KL(softmax(teacher / T) || softmax(student / T)) (Hinton et al. 2015, section 2.1).
+
+    T^2 makes the size of the gradient independent of T; choices with logit -inf contribute 0.
+    """
+    is_impossible = teacher_logits == float("-inf")
+    log_p, log_q = ((x.float() / temperature).log_softmax(-1).masked_fill(is_impossible, 0.0) for x in (teacher_logits, logits))
+    return temperature**2 * (log_p.exp().masked_fill(is_impossible, 0.0) * (log_p - log_q)).sum(-1)
 
 
 def symmetric_kl(logits: Tensor, other_logits: Tensor) -> Tensor:

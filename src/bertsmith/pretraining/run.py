@@ -40,10 +40,11 @@ def pretrain(recipe: PretrainRecipe, quiet: bool = False, on_step: StepCallback 
             return run.finished_result
         if word_vectors := recipe.word_vector_objective:
             return train_word_vectors(recipe, word_vectors, corpus, run)
-        return _train(PretrainSetup.from_recipe(recipe, corpus), run, on_step)
+        return train_on_corpus(PretrainSetup.from_recipe(recipe, corpus), run, on_step)
 
 
-def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, Any]:
+def train_on_corpus(setup: PretrainSetup, run: Run, on_step: StepCallback = lambda step, row: None) -> dict[str, Any]:
+    """Train the model of `setup` on its corpus, evaluate it and publish it."""
     recipe, objective, corpus, out, console = setup.recipe, setup.objective, setup.corpus, run.folder, run.console
     warn_once = cache(lambda: setup.warn(console))  # when all checks have passed; not again after an out-of-memory retry
     if recipe.init and recipe.model:
@@ -55,16 +56,17 @@ def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, A
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
         model = setup.build_model(console)
         model.set_gradient_checkpointing(train.gradient_checkpointing)
+        training_objective = setup.build_training_objective(model)
         micro_batches = [loader.with_batch_tokens(train.batch_tokens) for loader in loaders]
         with Prefetcher(loaders[0].collator, train.workers, runs.world_size()) as prefetcher:
 
             def get_batch(index: int, fraction_done: float) -> Batch[Inputs]:
                 loader = setup.select_loader(micro_batches, fraction_done)
-                return objective.to_batch(prefetcher(index, loader.select_samples))
+                return setup.add_targets(objective.to_batch(prefetcher(index, loader.select_samples)))
 
             trainer = Trainer(
                 prepare(model, train),
-                objective,
+                training_objective,
                 run,
                 recipe.seed,
                 validation=_build_validation(setup, train.batch_tokens),
@@ -77,15 +79,14 @@ def _train(setup: PretrainSetup, run: Run, on_step: StepCallback) -> dict[str, A
     # with the batch_tokens of the recipe: an out-of-memory retry does not change the updates per epoch
     train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)
     trainer, model, summary = oom.retry_on_oom(train, max(recipe.max_length), out, train_once, console)
-    model.drop_training_heads()
+    setup.finish_model(model)
     result = _build_result(setup, summary, model) | oom.read_batch_split(out)
     if trainer.is_main_process:
         oom.remove_batch_split(out)
         for warning in monitor.finish():
             console.warn(warning)
         card = {"result": result, "corpus": {k: v for k, v in corpus.card.items() if k != "settings"}}
-        record = {"stage": "pretrain"} | (runs.read_family(resolve_path(recipe.init, "init")) if recipe.init else {})
-        run.publish(checkpoint.model_writer(model, corpus.tokenizer), card, record, recipe)
+        run.publish(checkpoint.model_writer(model, corpus.tokenizer), setup.card | card, setup.record, setup.published_recipe)
         console.print_table(str(out), [(name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}")
                                 for name, value in result.items() if isinstance(value, int | float)])  # fmt: skip
     return {"out": str(out), "created": True, **result}

@@ -19,6 +19,7 @@ from ..corpus.loader import BatchLoader
 from ..corpus.store import Corpus
 from ..errors import UserError
 from ..model import checkpoint
+from ..model.batch import Inputs
 from ..model.config import EncoderConfig
 from ..model.model import Model, ModelConfig, build_model
 from ..model.surgery import convert_weights, merge_mixer_config, replace_mixer, resize_token_embeddings
@@ -34,6 +35,7 @@ from ..objectives.base import EvalSet
 from ..tokenization.extend import is_extension, map_to_parent_ids
 from ..tokenization.tokenizer import Tokenizer
 from ..train.config import TrainConfig
+from ..train.objective import Batch, Objective
 from ..word_vectors.models import init_embeddings, load_vectors
 from .word_vectors import check_user_keys
 
@@ -159,6 +161,36 @@ class PretrainSetup:
         if not len(self.valid_documents) and recipe.validation_split:
             console.warn(f"{self.valid_corpus.path} has too few documents for validation_split={recipe.validation_split:g}, "
                          "so nothing is evaluated; set valid=FOLDER to another corpus")  # fmt: skip
+
+    # what a stage that trains in another way on a corpus (`distill`) replaces
+
+    def build_training_objective(self, model: Model) -> Objective:
+        """The objective that the trainer minimizes for this model, before its optimizer is built."""
+        return self.objective
+
+    def add_targets(self, batch: Batch[Inputs]) -> Batch[Inputs]:
+        """A training batch with what the training objective needs besides."""
+        return batch
+
+    def finish_model(self, model: Model) -> None:
+        """Remove from a trained model what only training needs."""
+        model.drop_training_heads()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What config.json says of the run, besides the model and the recipe."""
+        init = self.recipe.init
+        return {"stage": "pretrain"} | (runs.read_family(resolve_path(init, "init")) if init else {})
+
+    @property
+    def card(self) -> dict[str, Any]:
+        """Entries of card.json that do not come from the training."""
+        return {}
+
+    @property
+    def published_recipe(self) -> Config:
+        """The recipe that config.json records."""
+        return self.recipe
 
     def build_loader(self, max_length: int, batch_tokens: int | None = None) -> BatchLoader:
         """Training batches of one sequence length; batch_tokens: None for that of the recipe."""

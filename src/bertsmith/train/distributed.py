@@ -1,8 +1,8 @@
 """Data parallelism over the processes that torchrun started: each computes some micro-batches of every update."""
 
 import atexit
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..errors import UserError
+from ..errors import UserError, is_out_of_memory
 from ..runs import world_size
+from ..signals import RESUME_HINT
 from .logging import MetricSums
 
 T = TypeVar("T")
@@ -45,6 +46,21 @@ def _shut_down() -> None:
         dist.destroy_process_group()
 
 
+@contextmanager
+def explain_dead_rank() -> Iterator[None]:
+    """Turn the error of a collective operation that another rank has left into a UserError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        reason = str(error).strip().splitlines()[0][:200]
+        raise UserError(
+            f"another process of this run has ended: it failed, or was killed (SIGKILL, often for lack of memory); "
+            f"{RESUME_HINT} ({reason})"
+        ) from None
+
+
 @dataclass(frozen=True)
 class Ranks:
     """Rank, world size and the collectives that training needs; with one process they return their argument."""
@@ -68,7 +84,8 @@ class Ranks:
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self.cpu_group)
+        with explain_dead_rank():
+            dist.all_gather_object(values, value, group=self.cpu_group)
         return values
 
     def broadcast(self, value: T) -> T:
@@ -81,7 +98,8 @@ class Ranks:
             return [list(values)]
         mine = torch.tensor(values, dtype=torch.float64)
         gathered = [torch.empty_like(mine) for _ in range(self.world_size)]
-        dist.all_gather(gathered, mine, group=self.cpu_group)
+        with explain_dead_rank():
+            dist.all_gather(gathered, mine, group=self.cpu_group)
         return [tensor.tolist() for tensor in gathered]
 
     def gather_sums(self, kind: str, sums: Mapping[str, tuple[float, float]]) -> list[dict[str, tuple[float, float]]]:
@@ -117,8 +135,9 @@ class Ranks:
     def broadcast_weights(self, model: nn.Module) -> None:
         """Copies the weights of rank 0 to all ranks."""
         if self.world_size > 1:
-            for tensor in model.state_dict().values():
-                dist.broadcast(tensor, 0)
+            with explain_dead_rank():
+                for tensor in model.state_dict().values():
+                    dist.broadcast(tensor, 0)
 
     def all_reduce_grads(self, parameters: list[nn.Parameter]) -> None:
         """Sums gradients over all ranks in one flat all-reduce; a parameter without grad on every rank keeps grad None."""
@@ -126,7 +145,8 @@ class Ranks:
             return
         has_grad = parameters[0].new_tensor([float(parameter.grad is not None) for parameter in parameters])
         flat = torch.cat([has_grad, *(_grad_or_zeros(parameter).flatten() for parameter in parameters)])
-        dist.all_reduce(flat)
+        with explain_dead_rank():
+            dist.all_reduce(flat)
         sums = flat[len(parameters) :].split([parameter.numel() for parameter in parameters])
         for parameter, grad_count, grad in zip(parameters, flat[: len(parameters)].tolist(), sums, strict=True):
             parameter.grad = grad.view_as(parameter) if grad_count else None

@@ -9,6 +9,7 @@ from ...errors import UserError
 from ...model.config import BERT_INIT_STD, EncoderConfig
 from ...model.heads import LM_HEAD
 from ...model.mixers import Attention, Longformer
+from . import modernbert
 from .family import Architecture, Family
 from .names import BERT, FAMILIES
 
@@ -82,6 +83,8 @@ def get_position_offset(family: Family, config: dict[str, Any], source: str) -> 
 def config_from_hf(family: Family, config: dict[str, Any], source: str) -> EncoderConfig:
     """The encoder described by a config.json."""
     config, values = {**family.defaults, **config}, dict(family.fixed_values)
+    if family.is_modernbert:
+        values |= modernbert.layer_values(config, config.get("num_hidden_layers"), source)
     for name, hf_key in family.config_keys.items():
         if config.get(hf_key) is not None:
             values[name] = config[hf_key]
@@ -120,6 +123,7 @@ def canonicalize(encoder: EncoderConfig) -> EncoderConfig:
     if isinstance(encoder.mixer, Longformer):
         windows = tuple(collapse_equal(list(encoder.mixer.attention_window)))
         encoder = msgspec.structs.replace(encoder, mixer=msgspec.structs.replace(encoder.mixer, attention_window=windows))
+    encoder = modernbert.canonicalize_layers(encoder)
     return (
         msgspec.structs.replace(encoder, num_hidden_groups=None)
         if encoder.num_hidden_groups == encoder.num_hidden_layers
@@ -133,17 +137,14 @@ def config_to_hf(
     """The config.json of an encoder; an error if it would not read back as the same encoder."""
     values = flatten(to_dict(canonicalize(encoder)))
     if not isinstance(encoder.mixer, Longformer if family.windowed_attention else Attention):
-        raise UserError(f"transformers' {family.model_type} does not support mixer={values['mixer.kind']}; this model can "
-                        "only be "
-                       "stored as a bertsmith checkpoint")  # fmt: skip
+        raise UserError(f"transformers' {family.model_type} does not support mixer={values['mixer.kind']}")
     if encoder.feedforward is None or (unknown := [key for key in family.config_keys if key not in values]):
         missing = "feedforward" if encoder.feedforward is None else unknown[0]
-        raise UserError(f"transformers' {family.model_type} requires {missing}, which this model does not have; it can only be "
-                       "stored as a bertsmith checkpoint")  # fmt: skip
+        raise UserError(f"transformers' {family.model_type} requires {missing}, which this model does not have")
     hf_values = {name: values[key] for key, name in family.config_keys.items()}
     activation_names = HF_ACTIVATIONS | {ours: hf_name for hf_name, ours in family.activation_names.items()}
     hf_values[family.config_keys["feedforward.hidden_act"]] = activation_names[encoder.feedforward.hidden_act]
-    hf_values |= {name: values[key] for name, key in family.repeated_keys.items()}
+    hf_values |= {name: hf_values[family.config_keys[key]] for name, key in family.repeated_keys.items()}
     if "num_hidden_groups" in family.config_keys:
         hf_values[family.config_keys["num_hidden_groups"]] = encoder.num_hidden_groups or encoder.num_hidden_layers
     if "embedding_size" in family.config_keys:
@@ -162,16 +163,17 @@ def config_to_hf(
         }
     if family.model_type in ("roberta", "albert", "longformer") or family.bare_lm_head:
         config |= {"bos_token_id": special_ids["cls"], "eos_token_id": special_ids["sep"]}
+    if family.is_modernbert:
+        config |= {**modernbert.layer_keys(encoder), **modernbert.special_token_keys(special_ids)}
     config[family.config_keys["max_position_embeddings"]] += get_position_offset(family, config, "config.json")
     read_back = flatten(to_dict(config_from_hf(family, config, "config.json")))
-    relevant = {name: value for name, value in values.items() if name != "pooler_act" or architecture.pooler_module}
+    unused = {"pooler_act"} if not architecture.pooler_module else set[str]()
+    unused |= {"head_transform"} if "task" not in architecture.heads else set()
+    relevant = {name: value for name, value in values.items() if name not in unused}
     if lost := [f"{name} = {value!r}" for name, value in relevant.items() if read_back.get(name) != value]:
         is_size = lost[0].startswith("feedforward.intermediate_size") and family.default_intermediate_4x
         reason = f" (its size is 4 * hidden_size = {4 * encoder.hidden_size})" if is_size else ""
-        raise UserError(
-            f"transformers' {family.model_type} cannot represent {', '.join(lost)}{reason}; "
-            "this model can only be stored as a bertsmith checkpoint"
-        )
+        raise UserError(f"transformers' {family.model_type} cannot represent {', '.join(lost)}{reason}")
     return config
 
 

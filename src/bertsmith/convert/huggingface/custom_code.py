@@ -13,6 +13,7 @@ from torch import Tensor
 from ...artifacts import read_json
 from ...config import from_dict, to_dict
 from ...errors import UserError
+from ...model.building import build_for_weights
 from ...model.config import EncoderConfig
 from ...model.heads import (
     LM_HEAD,
@@ -82,14 +83,14 @@ def check_supported(model: Model, task: TaskConfig | None) -> None:
 
 def drop_pretraining_heads(model: Model) -> tuple[Model, tuple[str, ...]]:
     """The model without heads that the code has no class for, and what was dropped."""
-    dropped = [name for name in model.config.heads if name in DROPPED_HEADS]
+    dropped = [name for name, head in model.config.heads.items() if DROPPED_HEADS.get(name) == head]
     if not dropped:
         return model, ()
     heads = {name: head for name, head in model.config.heads.items() if name not in dropped}
     smaller = Model(msgspec.structs.replace(model.config, heads=heads), init_weights=False)
     weights = model.state_dict()
     smaller.load_state_dict({name: weights[name] for name in smaller.state_dict()})
-    return smaller.eval(), tuple(f"heads.{name}: not exported, since the code has no class with this head" for name in dropped)
+    return smaller.eval(), tuple(f"heads.{name}: not exported, since no class has this head here" for name in dropped)
 
 
 def select_architecture(model: Model, head_type: Any) -> Architecture:
@@ -168,18 +169,7 @@ def read(folder: Path, attention_dropout: float = 0.0) -> tuple[Family, Converte
     for name, tensor in read_weights(weight_files).items():
         full_name = name if name.startswith(("encoder.", "heads.")) else f"{BERTSMITH.prefix}{name}"
         weights[our_names.get(full_name, full_name)] = tensor.float()
-    model = Model(config, init_weights=False)
-    expected = model.state_dict()
-    for problem, names in (("lacks", expected.keys() - weights.keys()), ("has unknown", weights.keys() - expected.keys())):
-        if names:
-            raise UserError(
-                f"{folder} {problem} tensors: {', '.join(sorted(names)[:8])}; its config.json describes another model"
-            )
-    for name, tensor in weights.items():
-        if tensor.shape != expected[name].shape:
-            raise UserError(
-                f"{folder}: {name} has shape {list(tensor.shape)}, but config.json implies {list(expected[name].shape)}"
-            )
+    model = build_for_weights(config, None, {name: tuple(tensor.shape) for name, tensor in weights.items()}, folder)
     model.load_state_dict(weights)
     max_length = record.get("max_length")
     return BERTSMITH, ConvertedModel(model.eval(), task, [], [], {}, max_length if isinstance(max_length, int) else None), [

@@ -46,8 +46,7 @@ class Family:
     activation_names: dict[str, str] = field(default_factory=dict)  # activations that the family names differently
     repeated_keys: dict[str, str] = field(default_factory=dict)  # further keys of config.json -> our key with the same value
     windowed_attention: bool = False  # Longformer: window attention, global tokens with projections of their own
-    alternates_attention: bool = False  # ModernBERT: layers with full and with local attention, each with a RoPE of its own
-    head_transform: str | None = None  # module of the head's dense layer and norm, which all heads have (ModernBERT)
+    is_modernbert: bool = False  # layers with full and with local attention; one dense layer and norm in every head
     buffer_pattern: str = r"(^|\.)(position_ids|token_type_ids)$"  # buffers in files of older versions
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,6 +35,7 @@ from .config import (
 )
 from .family import PAIR_HEADS, Architecture, Family
 from .mapping import POSITION_EMBEDDINGS, SEGMENT_EMBEDDINGS, ConvertedModel, convert_from_hf, convert_to_hf, mlm_head_config
+from .modernbert import needs_classifier_bias
 from .names import FAMILIES
 from .sentence_transformers import write_modules
 from .tasks import export_head_type, task_to_hf
@@ -118,23 +119,28 @@ def write(
 
 
 def choose_target(model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
-    """The family that the model was imported from, else the nearest one, else the first that can represent it; if none can,
-    our own code, written beside the weights."""
-    for family in dict.fromkeys([record.family or _nearest_family(model), *FAMILIES]):
-        try:
-            return _build_target(get_family(family), model, tokenizer, record)
-        except UserError:
-            continue
-    return _build_custom_target(model, tokenizer, record)
+    """The family that the model was imported from, else the nearest one, else the first that can represent it.
+
+    If none can, the same without the heads of pre-training that few classes have; then our own code beside the weights.
+    """
+    families = dict.fromkeys([record.family or _nearest_family(model), *FAMILIES])
+    smaller, dropped = custom_code.drop_pretraining_heads(model)
+    for candidate, changes in [(model, ()), (smaller, dropped)][: 1 + bool(dropped)]:
+        errors = list[UserError]()
+        for family in families:
+            try:
+                target = _build_target(get_family(family), candidate, tokenizer, record)
+                return replace(target, changes=(*changes, *target.changes))
+            except UserError as error:
+                errors.append(error)
+    return _build_custom_target(smaller, dropped, tokenizer, record, str(errors[0]))
 
 
 def select_architecture(family: Family, model: Model, task: TaskConfig | None) -> Architecture:
     """The family's transformers class with the heads of the model."""
     heads = tuple(sorted(model.config.heads))
     if model.decoder is not None or (task is not None and task.head_type == "lm"):
-        raise UserError(f"this is a sequence-to-sequence model, which transformers' {family.model_type} does not support; "
-                        "it can only "
-                       "be stored as a bertsmith checkpoint")  # fmt: skip
+        raise UserError(f"transformers' {family.model_type} does not support sequence-to-sequence models")
     if heads == ("task",) and task is None:
         raise UserError(
             "this model has a head `task`, but its config.json has no task that defines the labels; fine-tune it again"
@@ -148,9 +154,8 @@ def select_architecture(family: Family, model: Model, task: TaskConfig | None) -
     for name, head in model.config.heads.items():
         if name in PAIR_HEADS and head != PooledHeadConfig(labels=2):
             raise UserError(f"the head `{name}` must have two labels, as in transformers")
-        if name == LM_HEAD and head != mlm_head_config(family):
-            raise UserError(f"the language-model head differs from that of transformers' {family.model_type}; this model can "
-                           "only be stored as a bertsmith checkpoint")  # fmt: skip
+        if name == LM_HEAD and head != mlm_head_config(family, getattr(head, "bias", True)):
+            raise UserError(f"the language-model head differs from that of transformers' {family.model_type}")
         if name == "task" and not isinstance(head, SequenceHeadConfig | TokenHeadConfig):
             raise UserError(f"the head `task` is of kind {head.__struct_config__.tag}, which transformers does not have")
     return architecture
@@ -177,6 +182,8 @@ def read_record(folder: Path) -> CheckpointRecord:
 def _nearest_family(model: Model) -> str:
     """model_type of the family most like a model that was not imported."""
     encoder = model.config.encoder
+    if encoder.norm == "pre" and not encoder.is_causal:
+        return "modernbert"
     if encoder.is_causal:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
     return "longformer" if isinstance(encoder.mixer, Longformer) else "electra" if "rtd" in model.config.heads else "bert"
@@ -194,15 +201,20 @@ def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: Ch
     config = config_to_hf(family, architecture, encoder, special_ids) | {"vocab_size": model.config.vocab_size}
     head = model.config.heads.get("task")
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
-        config |= task_to_hf(record.task, architecture, head.dropout, encoder.hidden_dropout_prob)
+        default_dropout = family.defaults.get(architecture.dropout_key, encoder.hidden_dropout_prob)
+        config |= task_to_hf(record.task, architecture, head.dropout, default_dropout)
+    if family.is_modernbert:
+        lm_head = model.config.heads.get(LM_HEAD)
+        config |= {"classifier_bias": needs_classifier_bias(model.state_dict()), "decoder_bias": getattr(lm_head, "bias", True)}
     return ExportTarget(family, architecture, config, model, changes)
 
 
-def _build_custom_target(model: Model, tokenizer: Tokenizer, record: CheckpointRecord) -> ExportTarget:
+def _build_custom_target(
+    model: Model, dropped: tuple[str, ...], tokenizer: Tokenizer, record: CheckpointRecord, reason: str
+) -> ExportTarget:
     """The model with our own code, unchanged but for its temperature; an error that names what the code does not have."""
     task = record.task
     custom_code.check_supported(model, task)
-    model, changes = custom_code.drop_pretraining_heads(model)
     if task is not None and task.logit_temperature != 1:
         model = _fold_temperature(model, task.logit_temperature)
         task = msgspec.structs.replace(task, temperature=1.0)
@@ -211,6 +223,7 @@ def _build_custom_target(model: Model, tokenizer: Tokenizer, record: CheckpointR
     head = model.config.heads.get("task")
     if task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
         config |= task_to_hf(task, architecture, head.dropout, head.dropout)
+    changes = (f"{custom_code.MODELING_FILE}: the model's code, since {reason}; open with trust_remote_code=True", *dropped)
     return ExportTarget(custom_code.BERTSMITH, architecture, config, model, changes)
 
 

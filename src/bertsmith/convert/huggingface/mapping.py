@@ -14,6 +14,7 @@ from ...model.model import Model, ModelConfig
 from ...tasks import TaskConfig
 from .config import check_head_activation, config_from_hf, get_position_offset
 from .family import PAIR_HEADS, Architecture, Family
+from .modernbert import is_classifier_bias, needs_classifier_bias
 from .names import BERT, EMBEDDING_PROJECTION, NARROW_BERT
 from .tasks import head_from_hf, task_from_hf
 from .weights import NameMap, build_name_map, has_head, normalize_name
@@ -48,11 +49,16 @@ def convert_from_hf(family: Family, config: dict[str, Any], tensors: dict[str, T
     name_map = build_name_map(
         family, architecture, encoder.num_hidden_groups or encoder.num_hidden_layers, pooler, encoder.embedding_size is not None
     )
+    heads = _build_head_configs(family, architecture, config, tensors, source)
+    model = _build_on_meta(ModelConfig(encoder=encoder, vocab_size=_read_vocab_size(config, source), heads=heads), source)
+    shapes = {name: weight.shape for name, weight in model.state_dict().items()}
+    has_no_bias = family.is_modernbert and not config.get("classifier_bias")
+    name_map = {
+        name: names for name, names in name_map.items() if name in shapes and not (has_no_bias and is_classifier_bias(name))
+    }
     used = {name for names in name_map.values() for name in names}
     _check_nothing_missing(used - tensors.keys(), source)
     unexpected = _find_unexpected_keys(family, tensors.keys() - used, source)
-    heads = _build_head_configs(family, architecture, config, tensors)
-    model = _build_on_meta(ModelConfig(encoder=encoder, vocab_size=_read_vocab_size(config, source), heads=heads), source)
     source_tensors = {name: _to_float32(name, tensors[name], source) for names in name_map.values() for name in names}
     weights = {
         our_name: torch.cat([_transpose_if_needed(family, our_name, source_tensors[name]) for name in names])
@@ -61,6 +67,7 @@ def convert_from_hf(family: Family, config: dict[str, Any], tensors: dict[str, T
     extra_tensors = _split_position_rows(family, config, weights, source)
     missing = [name for name in POOLER_TENSORS if name not in name_map and encoder.pooler_act != "none"]
     weights |= _init_missing_weights(encoder, name_map)
+    weights |= {name: torch.zeros(shapes[name]) for name in shapes.keys() - weights.keys() if is_classifier_bias(name)}
     _check_shapes(model, weights, name_map, source)
     model.load_state_dict(weights, assign=True)
     return ConvertedModel(model.eval(), task, unexpected, missing, extra_tensors)
@@ -83,6 +90,9 @@ def convert_to_hf(
         architecture.pooler_module,
         encoder.embedding_size is not None,
     )
+    if family.is_modernbert and not needs_classifier_bias(weights):
+        weights = {name: weight for name, weight in weights.items() if not is_classifier_bias(name)}
+    name_map = {name: names for name, names in name_map.items() if name in weights} if family.is_modernbert else name_map
     if unmapped := sorted(weights.keys() - name_map.keys() - {*POOLER_TENSORS, SEGMENT_EMBEDDINGS}):
         raise UserError(f"transformers' {architecture.name} has no parameters for {_format_names(unmapped)}")
     prefix = family.prefix if not architecture.heads else ""
@@ -94,8 +104,10 @@ def convert_to_hf(
     }
 
 
-def mlm_head_config(family: Family) -> LMHeadConfig:
-    """Our language-model head as the family has it."""
+def mlm_head_config(family: Family, has_bias: bool = True) -> LMHeadConfig:
+    """Our language-model head as the family has it; the bias of the vocabulary is optional in ModernBERT alone."""
+    if family.is_modernbert:
+        return LMHeadConfig(bias=has_bias)
     return LMHeadConfig(transform=False, bias=False) if family.bare_lm_head else LMHeadConfig()
 
 
@@ -142,6 +154,9 @@ def _detect_architecture(
                            f"{architecture.name}; correct config.json")  # fmt: skip
         if task := task_from_hf(architecture, config, len(score), source):
             return architecture, task
+    if family.is_modernbert:  # the dense layer is in every head, so it does not tell which it is
+        is_lm = "head.dense.weight" in tensors and f"{family.architectures[-1].score_module}.weight" not in tensors
+        return family.architectures[1 if is_lm else 0], None
     if family.bare_lm_head:
         headless = names == [family.architectures[0].name]  # not visible in the tensors: the head has none of its own
         return family.architectures[0 if headless else 1], None
@@ -193,16 +208,21 @@ def _read_vocab_size(config: dict[str, Any], source: str) -> int:
 
 
 def _build_head_configs(
-    family: Family, architecture: Architecture, config: dict[str, Any], tensors: dict[str, Tensor]
+    family: Family, architecture: Architecture, config: dict[str, Any], tensors: dict[str, Tensor], source: str
 ) -> dict[str, HeadConfig]:
+    def count_outputs(module: str) -> int:
+        _check_nothing_missing({f"{module}.weight"} - tensors.keys(), source)
+        return len(tensors[f"{module}.weight"])
+
     configs: dict[str, HeadConfig] = {}
     for head in architecture.heads:
         if head == "task":
-            configs[head] = head_from_hf(family, architecture, config, len(tensors[f"{architecture.score_module}.weight"]))
+            configs[head] = head_from_hf(family, architecture, config, count_outputs(architecture.score_module))
         elif head in PAIR_HEADS:
-            configs[head] = PooledHeadConfig(labels=len(tensors[f"{family.head_modules[head]['classifier']}.weight"]))
+            configs[head] = PooledHeadConfig(labels=count_outputs(family.head_modules[head]["classifier"]))
         else:
-            configs[head] = mlm_head_config(family) if head == LM_HEAD else DiscriminatorHeadConfig()
+            lm_head = mlm_head_config(family, config.get("decoder_bias", True))
+            configs[head] = lm_head if head == LM_HEAD else DiscriminatorHeadConfig()
     return configs
 
 

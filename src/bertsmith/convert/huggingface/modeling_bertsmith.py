@@ -35,6 +35,7 @@ DEFAULT_ENCODER = {  # BERT-base; keys that config.json leaves out have these va
     "mixer": {},  # of every layer, see DEFAULT_MIXER
     "layer_types": None,  # {"every": n, "mixer": ...}: the mixer of layers i with i % n != 0 (ModernBERT)
     "feedforward": {},  # see DEFAULT_FEEDFORWARD
+    "layer_sizes": None,  # {"num_attention_heads": [...], "intermediate_size": [...]}: of each layer, where pruning left them
     "norm": "post",  # LayerNorm after each sublayer (BERT), or before it (pre)
     "norm_bias": True,
     "embedding_norm": True,
@@ -53,6 +54,7 @@ DEFAULT_ENCODER = {  # BERT-base; keys that config.json leaves out have these va
 DEFAULT_MIXER = {
     "kind": "attention",  # or longformer: a sliding window, here without global tokens
     "num_attention_heads": 12,
+    "attention_head_size": None,  # None: hidden_size / num_attention_heads
     "causal": False,
     "attention_dropout": 0.0,
     "bias": True,
@@ -191,10 +193,10 @@ class ShawEmbeddings(nn.Module):
 class QKVProjection(nn.Module):
     """Queries, keys and values in one matrix, and the output projection."""
 
-    def __init__(self, hidden_size, bias):
+    def __init__(self, hidden_size, inner_size, bias):
         super().__init__()
-        self.qkv = nn.Linear(hidden_size, 3 * hidden_size, bias=bias)
-        self.output = nn.Linear(hidden_size, hidden_size, bias=bias)
+        self.qkv = nn.Linear(hidden_size, 3 * inner_size, bias=bias)
+        self.output = nn.Linear(inner_size, hidden_size, bias=bias)
 
 
 class SelfAttention(nn.Module):
@@ -203,8 +205,8 @@ class SelfAttention(nn.Module):
     def __init__(self, mixer, hidden_size, layer, num_layers):
         super().__init__()
         self.num_heads, self.causal, self.dropout = mixer.num_attention_heads, mixer.causal, mixer.attention_dropout
-        self.projections = QKVProjection(hidden_size, mixer.bias)
-        head_dim = hidden_size // mixer.num_attention_heads
+        head_dim = mixer.attention_head_size or hidden_size // mixer.num_attention_heads
+        self.projections = QKVProjection(hidden_size, self.num_heads * head_dim, mixer.bias)
         self.rotary = RotaryTable(head_dim, mixer.rope_theta) if mixer.rope_theta else None
         self.window = None  # (tokens on each side, dilation of each head)
         if mixer.kind == "longformer":
@@ -348,12 +350,19 @@ class Block(nn.Module):
         types = encoder.layer_types
         mixer = types.mixer if types is not None and layer % types.every else encoder.mixer
         self.norm_first, self.drop = encoder.norm == "pre", nn.Dropout(encoder.hidden_dropout_prob)
+        sizes, feedforward = encoder.layer_sizes or {}, encoder.feedforward
+        if sizes.get("num_attention_heads"):
+            head_dim = mixer.attention_head_size or encoder.hidden_size // mixer.num_attention_heads
+            heads = {"num_attention_heads": sizes["num_attention_heads"][layer], "attention_head_size": head_dim}
+            mixer = _settings(vars(mixer), heads)
+        if sizes.get("intermediate_size"):
+            feedforward = _settings(vars(feedforward), {"intermediate_size": sizes["intermediate_size"][layer]})
         self.mixer = SelfAttention(mixer, encoder.hidden_size, layer, num_layers)
         has_norm = encoder.first_attention_norm or layer > 0
         self.mixer_norm = build_norm(encoder) if has_norm else nn.Identity()
         self.feedforward = self.feedforward_norm = None
-        if encoder.feedforward is not None:
-            self.feedforward = FeedForward(encoder.feedforward, encoder.hidden_size)
+        if feedforward is not None:
+            self.feedforward = FeedForward(feedforward, encoder.hidden_size)
             self.feedforward_norm = build_norm(encoder)
 
     def forward(self, x, batch, position_bias, need_weights):

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from .family import QKV, Architecture, Family, NameTriple, build_architectures
+from .family import QKV, Architecture, Family, HeadType, NameTriple, build_architectures
+from .modernbert import DEFAULTS as MODERNBERT_DEFAULTS
 
 BLOCK_MODULES = {
     QKV: ("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -265,4 +266,54 @@ OPENAI_GPT = replace(
     buffer_pattern=r"\.attn\.bias$|(^|\.)position_ids$",
 )
 
-FAMILIES = {family.model_type: family for family in (BERT, ROBERTA, LONGFORMER, DISTILBERT, ALBERT, ELECTRA, GPT2, OPENAI_GPT)}
+MODERNBERT_HEADS: dict[str, HeadType] = {
+    "SequenceClassification": "text", "TokenClassification": "token", "QuestionAnswering": "span", "MultipleChoice": "choice",
+}  # fmt: skip
+MODERNBERT = Family(
+    model_type="modernbert",
+    prefix="model.",
+    embeddings={"word_embeddings": "embeddings.tok_embeddings"},
+    modules={"embedding_norm": "embeddings.norm", "stack.final_norm": "final_norm"},
+    block_prefix="layers.{}.",
+    block_modules={
+        QKV: ("attn.Wqkv",),
+        "mixer.projections.output": ("attn.Wo",),
+        "mixer_norm": ("attn_norm",),
+        "feedforward.intermediate": ("mlp.Wi",),
+        "feedforward.output": ("mlp.Wo",),
+        "feedforward_norm": ("mlp_norm",),
+    },
+    head_modules={
+        "lm": {"transform": "head.dense", "norm": "head.norm", "bias": "decoder.bias"},
+        "task": {"transform": "head.dense", "norm": "head.norm"},
+    },
+    tied_weights={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    architectures=(
+        Architecture("ModernBertModel"),
+        Architecture("ModernBertForMaskedLM", ("lm",)),
+        *(Architecture(f"ModernBertFor{name}", ("task",), None, head_type, "classifier", "classifier_dropout")
+          for name, head_type in MODERNBERT_HEADS.items()),
+    ),
+    config_keys={
+        **{ours: theirs for ours, theirs in CONFIG_KEYS.items() if ours != "type_vocab_size"},
+        "feedforward.hidden_act": "hidden_activation",
+        "hidden_dropout_prob": "embedding_dropout",
+        "mixer.attention_dropout": "attention_dropout",
+        "layer_norm_eps": "norm_eps",
+        "norm_bias": "norm_bias",
+        "mixer.bias": "attention_bias",
+        "feedforward.bias": "mlp_bias",
+        "pooling": "classifier_pooling",
+    },
+    fixed_values={"norm": "pre", "first_attention_norm": False, "feedforward.glu": True, "position_embedding_type": "none",
+                  "type_vocab_size": 0, "pooler_act": "none", "head_transform": True, "num_hidden_groups": None,
+                  "embedding_size": None},
+    defaults=MODERNBERT_DEFAULTS,
+    repeated_keys={"mlp_dropout": "hidden_dropout_prob", "classifier_activation": "feedforward.hidden_act"},
+    is_modernbert=True,
+)  # fmt: skip
+
+FAMILIES = {
+    family.model_type: family
+    for family in (BERT, ROBERTA, LONGFORMER, DISTILBERT, ALBERT, ELECTRA, GPT2, OPENAI_GPT, MODERNBERT)
+}

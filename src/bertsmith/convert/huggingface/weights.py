@@ -82,8 +82,9 @@ def build_name_map(
     if pooler_module:
         modules["encoder.pooler"] = (pooler_module,)
     for head in architecture.heads:
+        head_modules = family.head_modules.get(head, {})
         for ours, theirs in (
-            {"classifier": architecture.score_module} if head == "task" else family.head_modules[head]
+            {"classifier": architecture.score_module, **head_modules} if head == "task" else head_modules
         ).items():
             (name_map if ours == "bias" else modules)[f"heads.{head}.{ours}"] = (theirs,)
     for ours, names in modules.items():

@@ -100,6 +100,7 @@ class TransformerDecoderConfig(Variant, frozen=True, tag="transformer"):
             "num_hidden_layers": self.num_hidden_layers or max(1, encoder.num_hidden_layers),
             "num_hidden_groups": None,
             "layer_types": None,
+            "layer_sizes": None,
             "residual": "all",
             "first_attention_norm": True,
         }

@@ -45,6 +45,7 @@ class GeneratorHeadConfig(Variant, frozen=True, tag="generator"):
             hidden_size=hidden_size,
             embedding_size=None if hidden_size == encoder.embedding_dim else encoder.embedding_dim,
             layer_types=others,
+            layer_sizes=None,
             mixer=_scale_mixer(encoder.mixer, self.size),
             feedforward=replace(feedforward, intermediate_size=intermediate_size),
         )

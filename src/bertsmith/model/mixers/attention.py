@@ -20,6 +20,7 @@ class Attention(BaseMixerConfig, frozen=True, tag="attention"):
     """Full multi-head self-attention, bidirectional or causal, with optional RoPE or position bias."""
 
     num_attention_heads: Annotated[PosInt, "number of attention heads"] = 12
+    attention_head_size: Annotated[PosInt | None, "size of a head (head_dim); none: hidden_size / num_attention_heads"] = None
     causal: Annotated[bool, "attend only to earlier tokens (left to right)"] = False
     directions: Annotated[
         Literal["joint", "apart"],
@@ -34,6 +35,10 @@ class Attention(BaseMixerConfig, frozen=True, tag="attention"):
         PositionBiasConfig | None,
         "relative positions: alibi, t5 or shaw (of keys and values) or none; with position_embedding_type=none",
     ] = None
+
+    def head_dim(self, hidden_size: int) -> int:
+        """Size of a head."""
+        return self.attention_head_size or hidden_size // self.num_attention_heads
 
     def build(self, hidden_size: int) -> Mixer:
         if self.directions == "joint":
@@ -60,16 +65,15 @@ class SelfAttention(Mixer):
     def __init__(self, config: Attention, hidden_size: int) -> None:
         super().__init__()
         self.causal, self.dropout = config.causal, config.attention_dropout
-        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias)
-        self.rotary = (
-            RotaryEmbedding(hidden_size // config.num_attention_heads, config.rope_theta) if config.rope_theta else None
-        )
+        self.projections = QKVProjection(hidden_size, config.num_attention_heads, config.bias, config.attention_head_size)
+        head_dim = config.head_dim(hidden_size)
+        self.rotary = RotaryEmbedding(head_dim, config.rope_theta) if config.rope_theta else None
         if config.rope_theta and config.position_bias:
             raise UserError("RoPE or a position bias, not both; leave out model.mixer.rope_theta or model.mixer.position_bias")
         self.position_bias: PositionBias | None = None
         self.shaw: ShawEmbeddings | None = None
         if isinstance(config.position_bias, ShawConfig):
-            self.shaw = config.position_bias.build(hidden_size // config.num_attention_heads)
+            self.shaw = config.position_bias.build(head_dim)
         elif config.position_bias:
             self.position_bias = config.position_bias.build(config.num_attention_heads, config.causal)
         self.bias_tie_key = _bias_tie_key(config)
@@ -95,18 +99,32 @@ class SelfAttention(Mixer):
         return self.projections.output(layout.attend_qkv(qkv, num_heads, cos_sin, causal, dropout, bias))
 
     def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
-        qkv, num_heads = self.projections.qkv(x), self.projections.num_heads
-        if self.rotary:
-            qkv = apply_rope(qkv, self.rotary.cos_sin(layout.max_seqlen, x.device), layout.position, num_heads)
-        q, k = (layout.pad(t).transpose(1, 2) for t in qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)[:2])
+        qkv = self.projections.qkv(x)
         if self.shaw is not None:
+            q, k = self._padded_queries_and_keys(qkv, layout)
             return self.shaw.weights(q, k, *self._dense_positions(layout, self.causal))
+        return masked_softmax(*self.attention_scores(qkv, layout))
+
+    def attention_scores(self, qkv: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Scores before the softmax, (sequences, heads, max_seqlen, max_seqlen), and the mask of keys that a query may see.
+
+        qkv: (tokens, 3 * hidden_size), the projected queries, keys and values. Not with Shaw's relative positions.
+        """
+        q, k = self._padded_queries_and_keys(qkv, layout)
         scores = q @ k.mT * q.shape[-1] ** -0.5
         if self.tied_position_bias:
             scores = scores + expand_bias(
-                self.tied_position_bias.bias_by_distance(layout.max_seqlen, x.device), layout.max_seqlen
+                self.tied_position_bias.bias_by_distance(layout.max_seqlen, qkv.device), layout.max_seqlen
             )
-        return masked_softmax(scores, self._dense_positions(layout, self.causal)[1])
+        return scores, self._dense_positions(layout, self.causal)[1]
+
+    def _padded_queries_and_keys(self, qkv: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """(sequences, heads, max_seqlen, head_dim) each, with RoPE applied."""
+        num_heads = self.projections.num_heads
+        if self.rotary:
+            qkv = apply_rope(qkv, self.rotary.cos_sin(layout.max_seqlen, qkv.device), layout.position, num_heads)
+        q, k = (layout.pad(t).transpose(1, 2) for t in qkv.unflatten(-1, (3, num_heads, -1)).unbind(-3)[:2])
+        return q, k
 
     def _attend_shaw(
         self, shaw: ShawEmbeddings, qkv: Tensor, layout: Layout, causal: bool, cache: LayerKVCache | None

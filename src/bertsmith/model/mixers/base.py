@@ -94,20 +94,21 @@ class MemoryMixer(Mixer):
 class QKVProjection(nn.Module):
     """Query, key and value projections of multi-head attention in one matrix, and the output projection.
 
-    (tokens, hidden_size) -> three of (tokens, num_heads, head_dim), head_dim = hidden_size / num_heads; `project_out` back.
+    (tokens, hidden_size) -> three of (tokens, num_heads, head_dim); `project_out` back. head_dim is hidden_size / num_heads
+    unless it is given, as in a model whose heads were pruned.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, bias: bool = True) -> None:
+    def __init__(self, hidden_size: int, num_heads: int, bias: bool = True, head_dim: int | None = None) -> None:
         super().__init__()
-        if hidden_size % num_heads:
+        if head_dim is None and hidden_size % num_heads:
             raise UserError(
                 f"a hidden_size of {hidden_size} does not divide into {num_heads} heads; "
                 f"try model.mixer.num_attention_heads={max(1, hidden_size // 64)}"
             )
-        self.num_heads = num_heads
+        self.num_heads, inner_size = num_heads, num_heads * (head_dim or hidden_size // num_heads)
         self.qkv, self.output = (
-            Linear(hidden_size, 3 * hidden_size, bias=bias, num_parts=3),
-            Linear(hidden_size, hidden_size, bias=bias),
+            Linear(hidden_size, 3 * inner_size, bias=bias, num_parts=3),
+            Linear(inner_size, hidden_size, bias=bias),
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,9 +119,9 @@ class QKVProjection(nn.Module):
         """Keys and values only, of tokens that are attended to but have no queries: (tokens, num_heads, head_dim) each."""
         if not isinstance(self.qkv, nn.Linear):  # wrapped by LoRA: its weight alone is not the projection
             return self(x)[1:]
-        hidden_size = self.qkv.in_features
-        bias = None if self.qkv.bias is None else self.qkv.bias[hidden_size:]
-        k, v = F.linear(x, self.qkv.weight[hidden_size:], bias).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
+        inner_size = self.qkv.out_features // 3
+        bias = None if self.qkv.bias is None else self.qkv.bias[inner_size:]
+        k, v = F.linear(x, self.qkv.weight[inner_size:], bias).unflatten(-1, (2, self.num_heads, -1)).unbind(-3)
         return k, v
 
     def project_out(self, x: Tensor) -> Tensor:

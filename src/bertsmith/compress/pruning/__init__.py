@@ -1,0 +1,1 @@
+"""Pruning: heads, neurons, layers, vocabulary and single weights."""

@@ -1,0 +1,116 @@
+"""Pruning scores against the papers' formulas written out, and pruned models against transformers with masked heads."""
+
+import pytest
+import torch
+from torch import nn
+
+from bertsmith.compress.pruning.masks import SCORE_DECAY, Pruner
+from bertsmith.compress.pruning.teacher import relative_error, soft_label_loss
+from tests.support.models import build_small_classifier, build_two_sequences
+
+LABELS = torch.tensor([0, 1])
+
+
+def compute_loss(model):
+    logits = model.compute_logits("task", model.encoder.pool_tokens(build_two_sequences()))
+    return nn.functional.cross_entropy(logits, LABELS)
+
+
+def mask_grads(model, pruner):
+    """dL/dξ of every unit, by central finite differences in float64."""
+    grads = []
+    for masked in pruner.masks:
+        grad = torch.zeros_like(masked.mask)
+        for index in range(masked.mask.numel()):
+            values = []
+            for step in (1e-4, -1e-4):
+                masked.mask.view(-1)[index] += step
+                with torch.no_grad():
+                    values.append(float(compute_loss(model)))
+                masked.mask.view(-1)[index] -= step
+            grad.view(-1)[index] = (values[0] - values[1]) / 2e-4
+        grads.append(grad)
+    return grads
+
+
+@pytest.mark.parametrize("unit", ["head", "neuron"])
+def test_gradient_importance_equals_finite_differences(unit):
+    """Michel et al. (2019), equation 2: I_h = |dL/dξ_h|, here of one batch."""
+    model = build_small_classifier().double()
+    pruner = Pruner(model, unit, "gradient", "global")
+    expected = [grad.abs() for grad in mask_grads(model, pruner)]
+    for module in pruner.masks:
+        module.train()
+    compute_loss(model).backward()
+    for masked, grad in zip(pruner.masks, expected, strict=True):
+        torch.testing.assert_close(masked.scores, grad, rtol=1e-6, atol=1e-9)
+    model.zero_grad()
+    compute_loss(model).backward()
+    torch.testing.assert_close(pruner.masks[0].scores, expected[0] * (1 + SCORE_DECAY), rtol=1e-6, atol=1e-9)
+
+
+def test_gradient_importance_equals_the_taylor_expansion():
+    """Molchanov et al. (2017): |sum over the unit's weights of dL/dw w|."""
+    model = build_small_classifier().double()
+    compute_loss(model).backward()
+    expected = []
+    for block in model.encoder.stack.layers:
+        weight = block.feedforward.output.weight
+        expected.append([abs((weight[:, unit] @ weight.grad[:, unit]).item()) for unit in range(weight.shape[1])])
+    pruner = Pruner(model, "neuron", "gradient", "global")
+    for module in pruner.masks:
+        module.train()
+    compute_loss(model).backward()
+    for masked, values in zip(pruner.masks, expected, strict=True):
+        torch.testing.assert_close(masked.scores[0], torch.tensor(values, dtype=torch.float64), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("unit", "block"), [("weight", (1, 1)), ("block", (8, 4))])
+def test_movement_scores_equal_a_naive_loop(unit, block):
+    """Sanh et al. (2020), equation 3: S <- S - lr sum over steps of dL/dW' W; blocks sum it (Lagunas et al. 2021)."""
+    model, rate, sparsity = build_small_classifier().double(), 0.5, 0.4
+    plain = build_small_classifier().double()
+    names = [name for name, module in plain.named_modules() if isinstance(module, nn.Linear) and ".stack.layers." in name]
+    weights = {name: plain.get_submodule(name).weight.detach().clone() for name in names}
+    scores = {
+        name: torch.zeros(-(-w.shape[0] // block[0]), -(-w.shape[1] // block[1]), dtype=w.dtype) for name, w in weights.items()
+    }
+    pruner = Pruner(model, unit, "movement", "layer", block)
+    modules = {name: model.get_submodule(name) for name in names}
+    optimizer = torch.optim.SGD([masked.scores for masked in pruner.masks], lr=rate)
+    with torch.no_grad():  # no ties
+        for number, (name, module) in enumerate(modules.items()):
+            start = 1e-3 * torch.randn(scores[name].shape, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+            scores[name] += start
+            module.parametrizations.weight[0].scores += start
+    for _ in range(3):
+        for name, weight in weights.items():  # naive: masks one by one
+            linear = plain.get_submodule(name)
+            kept = round((1 - sparsity) * scores[name].numel())
+            threshold = sorted(scores[name].flatten().tolist(), reverse=True)[kept - 1]
+            with torch.no_grad():
+                for i in range(weight.shape[0]):
+                    for j in range(weight.shape[1]):
+                        is_kept = scores[name][i // block[0], j // block[1]] >= threshold
+                        linear.weight[i, j] = weight[i, j] if is_kept else 0.0
+        plain.zero_grad()
+        compute_loss(plain).backward()
+        for name, weight in weights.items():
+            product = plain.get_submodule(name).weight.grad * weight
+            for i in range(weight.shape[0]):
+                for j in range(weight.shape[1]):
+                    scores[name][i // block[0], j // block[1]] -= rate * product[i, j]
+        pruner.update(sparsity)
+        optimizer.zero_grad()
+        compute_loss(model).backward()
+        optimizer.step()
+    for name, module in modules.items():
+        torch.testing.assert_close(module.parametrizations.weight[0].scores.data, scores[name], rtol=1e-8, atol=1e-12)
+
+
+def test_soft_label_loss_equals_torch():
+    logits, teacher = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    expected = nn.functional.kl_div((logits / 2).log_softmax(-1), (teacher / 2).softmax(-1), reduction="none").sum(-1) * 4
+    torch.testing.assert_close(soft_label_loss(logits, teacher, 2.0), expected)
+    assert relative_error(teacher, teacher) == 0
+    assert relative_error(torch.zeros(5, 3), teacher) / 5 == pytest.approx(1.0, rel=1e-5)
