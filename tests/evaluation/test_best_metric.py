@@ -59,8 +59,9 @@ def finetune_command(kind, tiny_model, tmp_path):
 def script_dev_scores(monkeypatch, kind, values):
     """Replaces the scores of successive evaluations on the dev file by (first metric, primary metric) of `values`."""
     task, _, _, first, primary = KINDS[kind]
-    scores = iter(values)
-    monkeypatch.setattr(task, "compute_metrics", lambda *_: dict(zip((first, primary), next(scores), strict=True)))
+    scores = (dict(zip((first, primary), pair, strict=True)) for pair in values)
+    monkeypatch.setattr(task, "compute_metrics", lambda *_: next(scores))
+    monkeypatch.setattr(task, "compute_selection_score", lambda self, metric, *_: next(scores)[metric])
 
 
 @every_kind
@@ -100,13 +101,25 @@ def test_best_seed_is_chosen_by_primary_metric(monkeypatch, finetune_command, ki
 
 def compute_errors(monkeypatch, task, values):
     """The metrics of the task are errors, and their values on the dev file those of successive evaluations."""
-    compute_results, errors = task.compute_metric_results, iter(values)
+    errors, shown = iter(values), []
+
+    def evaluate(compute):
+        def evaluate_next(*args):
+            shown.append(next(errors))
+            return compute(*args)
+
+        return evaluate_next
 
     def compute_metric_results(*args):
-        return {name: replace(result, lower_is_better=True) for name, result in compute_results(*args).items()}
+        error = shown[-1]
+        return {
+            name: replace(result, metric=lambda *_: error, lower_is_better=True) for name, result in compute_results(*args).items()
+        }
 
+    compute_results = task.compute_metric_results
     monkeypatch.setattr(task, "compute_metric_results", compute_metric_results)
-    monkeypatch.setattr(task, "compute_metrics", lambda *_: dict.fromkeys(task.metric_names, next(errors)))
+    for name in ("compute_metrics", "compute_selection_score"):
+        monkeypatch.setattr(task, name, evaluate(getattr(task, name)))
 
 
 @pytest.mark.parametrize("kind", ["error"])

@@ -114,7 +114,7 @@ def test_embedding_rejects_invalid_requests(bert, tmp_path):
     assert "not both" in run_cli_error("embed", f"model={bert}")
     np.save(tmp_path / "narrow.npy", np.ones((3, 5), np.float32))
     assert "vectors have size 32" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'narrow.npy'}")
-    assert "is not a readable .npy" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
+    assert "none.npy: No such file" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
     (tmp_path / "empty.npy").write_bytes(b"")
     assert "is not a readable .npy" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}")
     vector = json.loads(run_cli("embed", f"model={bert}", "text=the way").stdout)
