@@ -267,7 +267,7 @@ def export(
     model: StrPath,
     out: StrPath,
     overwrite: bool = False,
-    format: Literal["hf", "int8", "vectors"] = "hf",
+    format: Literal["hf", "onnx", "openvino", "int8", "vectors"] = "hf",
     check: bool = False,
     header: bool = True,
     card: StrPath | None = None,
@@ -282,8 +282,9 @@ def export(
         model: checkpoint folder, or the name of a shipped model
         out: output folder; with format=vectors, the file
         overwrite: vectors: replace an existing file; default: refuse
-        format: hf: Hugging Face folder; int8: quantized bertsmith checkpoint, a quarter as large; vectors: token
-            embeddings as a word vector file (.bin, .npy, else text)
+        format: hf: Hugging Face folder; onnx, openvino: graphs that answer without torch, checked against it; int8:
+            quantized bertsmith checkpoint, a quarter as large; vectors: token embeddings as a word vector file (.bin,
+            .npy, else text)
         check: hf: also compare outputs with transformers on random ids
         header: vectors, as text: write word2vec's header line; false for GloVe's format
         card: int8: TOML file with the contents of card.md (summary, language, data, scores ...)

@@ -25,7 +25,9 @@ def model(tmp_path_factory):
         (["format=vectors", "check=true"], "format=vectors does not take check or card; leave them out"),
         (["format=int8", "check=true"], "check=true applies to format=hf only"),
         (["format=hf", "card=facts.toml"], "card applies to format=int8 only; leave it out"),
-        (["format=onnx"], "format = 'onnx' is not valid; choose from hf, int8, vectors"),
+        (["format=tflite"], "format = 'tflite' is not valid; choose from hf, onnx, openvino, int8, vectors"),
+        (["format=onnx", "check=true"], "format=onnx always compares"),
+        (["format=openvino", "card=facts.toml"], "card applies to format=int8 only; leave it out"),
     ],
 )
 def test_export_refuses_options_of_another_format(model, tmp_path, words, message):

@@ -1,4 +1,4 @@
-"""`bertsmith export`: write a checkpoint as a Hugging Face folder, with int8 weights, or as a word vector file."""
+"""`bertsmith export`: write a checkpoint as a Hugging Face folder, ONNX, OpenVINO, int8 weights or a word vector file."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,6 +9,7 @@ from ..console import Console
 from ..convert.huggingface import folder
 from ..convert.huggingface.readme import render_readme
 from ..convert.int8 import export_int8
+from ..convert.onnx.folder import export_graphs
 from ..convert.parity import check_parity
 from ..convert.word_vectors import export_vectors
 from ..errors import UserError
@@ -26,8 +27,9 @@ class Recipe(Config, frozen=True):
     out: Annotated[str, "output folder; with format=vectors, the file"]
     overwrite: Annotated[bool, "vectors: replace an existing file; default: refuse"] = False
     format: Annotated[
-        Literal["hf", "int8", "vectors"],
-        "hf: Hugging Face folder; int8: quantized bertsmith checkpoint, a quarter as large; "
+        Literal["hf", "onnx", "openvino", "int8", "vectors"],
+        "hf: Hugging Face folder; onnx, openvino: graphs that answer without torch, checked against it; "
+        "int8: quantized bertsmith checkpoint, a quarter as large; "
         "vectors: token embeddings as a word vector file (.bin, .npy, else text)",
     ] = "hf"
     check: Annotated[bool, "hf: also compare outputs with transformers on random ids"] = False
@@ -52,6 +54,10 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         return export_int8(source, out, facts, console, identity)
     if recipe.card is not None:
         raise UserError("card applies to format=int8 only; leave it out")
+    if recipe.format in ("onnx", "openvino"):
+        if recipe.check:
+            raise UserError(f"check=true applies to format=hf only; leave it out (format={recipe.format} always compares)")
+        return export_graphs(source, out, recipe.format, console, identity)
     return _export_huggingface(recipe, source, out, console, identity)
 
 

@@ -96,7 +96,7 @@ def build_batch(task: Task, encoded: EncodedExamples, groups: list[Ints], pools_
     """Batch of these groups of sequences, with targets if the examples are labelled."""
     indices = np.concatenate(groups)
     ids, token_type_ids = ([part[i] for i in indices] for part in (encoded.input_ids, encoded.token_type_ids))
-    layout = Layout.from_lengths([len(sequence) for sequence in ids], global_tokens=_global_tokens(task, token_type_ids))
+    layout = Layout.from_lengths([len(sequence) for sequence in ids], global_tokens=find_global_tokens(task, token_type_ids))
     inputs = Inputs(torch.from_numpy(np.concatenate(ids)), layout, torch.from_numpy(np.concatenate(token_type_ids)))
     group = np.repeat(np.arange(len(groups)), [len(sequences) for sequences in groups])
     targets = {"pooled_windows": group} if pools_windows else {}
@@ -115,7 +115,7 @@ def build_batch(task: Task, encoded: EncodedExamples, groups: list[Ints], pools_
     return Batch(inputs, tensors, {"task": max(num_targets, 1)})
 
 
-def _global_tokens(task: Task, token_type_ids: list[Ints]) -> Ints | None:
+def find_global_tokens(task: Task, token_type_ids: list[Ints]) -> Ints | None:
     """Indices of the global attention tokens (Longformer): [CLS] and the segment the task names; None for [CLS] only."""
     if task.global_segment is None:
         return None

@@ -4,9 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("onnx", reason="onnx is not installed: pip install bertsmith[export]")
-pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install bertsmith[export]")
-
 from bertsmith.convert.onnx import build_graph, build_head_graph
 from bertsmith.convert.onnx.graph import add_weights, weight_names
 from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
@@ -22,6 +19,9 @@ from tests.support.onnx_graphs import (
     random_texts,
     run_session,
 )
+
+pytest.importorskip("onnx", reason="onnx is not installed: pip install bertsmith[export]")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install bertsmith[export]")
 
 PLAIN = build_encoder()
 ROTARY = build_encoder(

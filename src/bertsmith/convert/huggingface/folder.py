@@ -216,7 +216,7 @@ def _build_custom_target(
     task = record.task
     custom_code.check_supported(model, task)
     if task is not None and task.logit_temperature != 1:
-        model = _fold_temperature(model, task.logit_temperature)
+        model = fold_temperature(model, task.logit_temperature)
         task = msgspec.structs.replace(task, temperature=1.0)
     architecture = custom_code.select_architecture(model, export_head_type(task) if task is not None else None)
     config = custom_code.build_config(architecture, model, task, record.max_length, tokenizer.pad_token_id)
@@ -240,11 +240,11 @@ def _rewrite_model(
         model, size = widened, 4 * model.config.encoder.hidden_size
         changes.append(f"feedforward: padded with zeros to {size} units, 4 * hidden_size, as {architecture.name} requires")
     if task is not None and task.logit_temperature != 1:
-        model = _fold_temperature(model, task.logit_temperature)  # reported by `Task.export_notes`
+        model = fold_temperature(model, task.logit_temperature)  # reported by `Task.export_notes`
     return model, tuple(changes)
 
 
-def _fold_temperature(model: Model, temperature: float) -> Model:
+def fold_temperature(model: Model, temperature: float) -> Model:
     """Weight and bias of the last linear layer divided by the temperature: softmax(logits) is then calibrated."""
     model = deepcopy(model)
     classifier = getattr(model.heads["task"], "classifier", None)

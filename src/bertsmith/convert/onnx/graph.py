@@ -20,42 +20,43 @@ from ...model.model import Model
 from ...model.positions import RotaryEmbedding
 from ...tasks import Task
 from .outputs import GraphModule, HeadModule
+from .recurrent import use_graph_layers
+from .translations import translation_table
 
 if TYPE_CHECKING:
     import onnx
 
 OPSET_VERSION = 20  # the first with Gelu; onnxruntime runs it from 1.17 on
-EXAMPLE_BATCH, EXAMPLE_LENGTH = 2, 5  # of the traced inputs; the graph takes any
+# Of the traced inputs; the graph takes any. So many tokens that nothing that a mixer divides them into is of size 1, which a
+# graph would have as a constant.
+EXAMPLE_LENGTH, EXAMPLE_TOKENS, EXAMPLE_ROWS = 37, 1000, 2
 
 
-def build_graph(
-    model: Model, task: Task | None = None, weights: bool = True, fold_temperature: bool = False
-) -> "onnx.ModelProto":
+def build_graph(model: Model, task: Task | None = None, weights: bool = True) -> "onnx.ModelProto":
     """The graph of a model, with the inputs and outputs of `outputs.py`; raises UserError for a model that has none.
 
     Args:
-        task: whose head, pooling and normalization the outputs are; None for a pre-trained model
+        task: whose head, pooling and normalization the outputs are; None for a pre-trained model. Logits are not divided by
+            its temperature, which `Task.decode` does
         weights: include them; without, the initializers are external data in `model.safetensors` with neither offset nor
             length, to be given to onnxruntime by `add_external_initializers`
-        fold_temperature: divide the logits by the task's temperature, for engines that do not read the task
 
     Example:
         >>> onnx.save(build_graph(model, task), "model.onnx")
     """
-    module = GraphModule(_traceable_copy(model), task, fold_temperature).eval()
+    module = GraphModule(_traceable_copy(model), task).eval()
     batch, length = torch.export.Dim("batch"), torch.export.Dim("sequence", max=model.config.encoder.max_position_embeddings)
-    shape = EXAMPLE_BATCH, min(EXAMPLE_LENGTH, model.config.encoder.max_position_embeddings)
+    example_length = min(EXAMPLE_LENGTH, model.config.encoder.max_position_embeddings)
+    shape = 2 * (EXAMPLE_TOKENS // (2 * example_length)), example_length
     arguments = tuple(torch.ones(shape, dtype=torch.int64) for _ in module.input_names)
-    proto = _trace(module, arguments, {0: batch, 1: length})
+    proto = _trace(module, arguments, {0: 2 * torch.export.Dim("pairs") if module.reads_pairs else batch, 1: length})
     return add_weights(proto, model) if weights else proto
 
 
-def build_head_graph(
-    model: Model, head: str, task: Task | None = None, weights: bool = True, fold_temperature: bool = False
-) -> "onnx.ModelProto":
+def build_head_graph(model: Model, head: str, task: Task | None = None, weights: bool = True) -> "onnx.ModelProto":
     """The graph of one head: rows of hidden states (`lm`) or of pooled tokens (`task`) -> logits; see `HeadModule`."""
-    module = HeadModule(_traceable_copy(model), head, task, fold_temperature).eval()
-    proto = _trace(module, (torch.ones(EXAMPLE_BATCH, module.input_size),), {0: torch.export.Dim("rows")})
+    module = HeadModule(_traceable_copy(model), head, task).eval()
+    proto = _trace(module, (torch.ones(EXAMPLE_ROWS, module.input_size),), {0: torch.export.Dim("rows")})
     return add_weights(proto, model) if weights else proto
 
 
@@ -82,9 +83,11 @@ def _trace(module: GraphModule | HeadModule, arguments: tuple[Tensor, ...], size
     from onnxscript import optimizer
 
     with torch.no_grad(), _quiet():
+        output_names = list(module(*(argument[:2, :1] if len(sizes) == 2 else argument for argument in arguments)))
         program: Any = torch.onnx.export(
-            module, arguments, dynamo=True, input_names=module.input_names, output_names=list(module(*arguments)),
+            module, arguments, dynamo=True, input_names=module.input_names, output_names=output_names,
             dynamic_shapes=(sizes,) * len(arguments), opset_version=OPSET_VERSION, optimize=False, verbose=False,
+            custom_translation_table=translation_table(),
         )  # fmt: skip
     weights, graph = module.model.state_dict(), program.model.graph
     for name, value in list(graph.initializers.items()):
@@ -133,6 +136,7 @@ def _traceable_copy(model: Model) -> Model:
     """The model with the same weights, and tables computed that depend on the values of weights or on the length."""
     shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     traceable = copy.deepcopy(model, shared).eval()
+    use_graph_layers(traceable)
     tables = dict[tuple[float, int], Tensor]()  # one for all layers
     for module in traceable.modules():
         if isinstance(module, RotaryEmbedding):

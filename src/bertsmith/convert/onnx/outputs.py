@@ -5,7 +5,8 @@ model has segments. Outputs, float32; at padding their values have no meaning:
 
 - `last_hidden_state` (batch, sequence, hidden_size)
 - `sentence_embedding` (batch, hidden_size): pooled, and normalized if the task says so
-- `logits`: of classify, regress and choose (batch, outputs), choose with a row for each option; of tag (batch, sequence, tags);
+- `logits`: of classify, regress and choose (batch, outputs), choose with a row for each option, and pair=cross with a row for
+  each two texts; of tag (batch, sequence, tags);
   of ELECTRA's discriminator (batch, sequence)
 - `start_logits`, `end_logits` (batch, sequence): of answer
 - `pooled_tokens` (batch, pooled_size): input of the task's head, where it is averaged over several sequences: windows of a long
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from ...model.batch import Inputs
 from ...model.heads import LM_HEAD, DiscriminatorHead, PooledClassifier
+from ...model.heads.cross_attention import CrossAttentionHead
 from ...model.model import Model
 from ...objectives.contrastive import pool_tokens
 from ...objectives.supervised import Supervised
@@ -40,16 +42,19 @@ TASK_HEAD = "task"  # name of the task's head in Model.heads
 class GraphModule(nn.Module):
     """A model with these inputs and outputs, as it is traced."""
 
-    def __init__(self, model: Model, task: Task | None = None, fold_temperature: bool = False) -> None:
-        """fold_temperature: divide logits by the task's temperature, so that their softmax is calibrated."""
+    def __init__(self, model: Model, task: Task | None = None) -> None:
         super().__init__()
         self.model, self.task = model, task
-        self.temperature = task.logit_temperature if task is not None and fold_temperature else 1.0
 
     @property
     def input_names(self) -> list[str]:
         has_segments = self.model.encoder.token_type_embeddings is not None
         return [INPUT_IDS, ATTENTION_MASK, *[TOKEN_TYPE_IDS] * has_segments]
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether texts 2i and 2i + 1 are a pair, with one row of logits (pair=cross)."""
+        return TASK_HEAD in self.model.heads and isinstance(self.model.heads[TASK_HEAD], CrossAttentionHead)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> dict[str, Tensor]:
         global_segment = None if self.task is None else self.task.global_segment
@@ -70,7 +75,7 @@ class GraphModule(nn.Module):
     def _compute_task_outputs(self, task: Task, inputs: Inputs, hidden_states: Tensor) -> dict[str, Tensor]:
         objective, shape = build_task_objective(task), inputs.layout.padding_mask().shape
         assert isinstance(objective, Supervised)
-        logits = objective.compute_outputs(self.model, Batch(inputs), hidden_states) / self.temperature
+        logits = objective.compute_outputs(self.model, Batch(inputs), hidden_states)
         if task.head_type == "text":
             averaged = {POOLED: self.model.encoder.pool_tokens(inputs, hidden_states)} if averages_sequences(task) else {}
             return averaged | {LOGITS: logits}
@@ -92,11 +97,10 @@ class HeadModule(nn.Module):
     Of the language modeling head, the rows are hidden states; of a task's head (`task`), `pooled_tokens`.
     """
 
-    def __init__(self, model: Model, head: str, task: Task | None = None, fold_temperature: bool = False) -> None:
+    def __init__(self, model: Model, head: str, task: Task | None = None) -> None:
         super().__init__()
         self.model, self.head = model, head
         self.scale = 2.0 if task is not None and head == TASK_HEAD and _uses_both_orders(task) else 1.0
-        self.temperature = task.logit_temperature if task is not None and fold_temperature and head == TASK_HEAD else 1.0
 
     @property
     def input_names(self) -> list[str]:
@@ -108,7 +112,7 @@ class HeadModule(nn.Module):
         return encoder.pooled_size if self.head == TASK_HEAD else encoder.hidden_size
 
     def forward(self, rows: Tensor) -> dict[str, Tensor]:
-        return {LOGITS: self.model.compute_logits(self.head, self.scale * rows) / self.temperature}
+        return {LOGITS: self.model.compute_logits(self.head, self.scale * rows)}
 
 
 def head_graphs(model: Model, task: Task | None) -> list[str]:

@@ -83,5 +83,9 @@ class CrossAttentionBlock(nn.Module):
 
 def swap_pairs(layout: Layout) -> tuple[Layout, Tensor]:
     """The layout with the two texts of each pair swapped, and (tokens,): the index of each of its tokens in `layout`."""
+    if not layout.is_packed:
+        rows = torch.arange(layout.num_sequences, device=layout.seq_id.device).unflatten(0, (-1, 2)).flip(1).flatten()
+        partner_index = rows[:, None] * layout.max_seqlen + layout.pad(layout.position)
+        return type(layout).from_mask(layout.padding_mask()[rows]), layout.unpad(partner_index)  # type: ignore[attr-defined]
     swapped = Layout.from_lengths(layout.lengths.unflatten(0, (-1, 2)).flip(1).flatten()).to(layout.seq_id.device)
     return swapped, layout.first_token[swapped.seq_id ^ 1] + swapped.position

@@ -27,13 +27,6 @@ class SeparateDirections(Mixer):
         self.directions = nn.ModuleList(build(hidden_size // 2) for _ in range(2))
 
     def forward(self, x: Tensor, layout: Layout, state: LayerState | None = None) -> Tensor:
-        if layout.is_packed:
-            return self._run(x, layout)
-        token_indices = layout.padding_mask().flatten().nonzero().squeeze(1)  # padded batch: skip the padding
-        out = self._run(x[token_indices], Layout.from_lengths(layout.lengths.cpu()).to(x.device))
-        return x.new_zeros(x.shape, dtype=out.dtype).index_copy(0, token_indices, out)
-
-    def _run(self, x: Tensor, layout: Layout) -> Tensor:
         (forward_mixer, backward_mixer), (left, right), order = self.mixers, x.chunk(2, -1), _reversed_order(layout)
         return torch.cat([forward_mixer(left, layout), backward_mixer(right[order], layout)[order]], -1)
 
@@ -82,9 +75,13 @@ class SeparateAddNorm(nn.Module):
 
 
 def _reversed_order(layout: Layout) -> Tensor:
-    """(tokens,): for each token of a packed layout the one at its place in the reversed sequence; its own inverse."""
+    """(tokens,): for each token the one at its place in the reversed sequence, padding staying behind; its own inverse."""
 
     def compute() -> Tensor:
+        if not layout.is_packed:
+            mask, position = layout.padding_mask(), layout.pad(layout.position)
+            reversed_position = torch.where(mask, mask.sum(1, keepdim=True) - 1 - position, position)
+            return layout.unpad(layout.cu_seqlens[:-1, None].long() + reversed_position)
         cu_seqlens = layout.cu_seqlens.long()
         first, last = cu_seqlens[:-1][layout.seq_id], cu_seqlens[1:][layout.seq_id] - 1
         return first + last - torch.arange(len(layout.seq_id), device=cu_seqlens.device)

@@ -195,7 +195,7 @@ class LshChunks:
         """(num_hashes * chunks,): for each chunk the index of the one `offset` after it."""
         ends = self.chunks_per_seq.cumsum(0)
         chunk = torch.arange(self.chunks_per_round, device=ends.device)
-        seq_id = torch.searchsorted(ends, chunk, right=True).clamp(max=len(ends) - 1)
+        seq_id = torch.searchsorted(ends, chunk, right=True).clamp(max=ends.shape[0] - 1)
         num_chunks, first_chunk = self.chunks_per_seq[seq_id], (ends - self.chunks_per_seq)[seq_id]
         hash_round = torch.arange(self.num_hashes, device=ends.device)[:, None]
         index = (hash_round * num_chunks + chunk - first_chunk + offset) % (self.num_hashes * num_chunks)

@@ -94,7 +94,7 @@ class ReformerAttention(Mixer):
         if self.config.causal:
             mask = mask & torch.ones_like(self_mask, dtype=torch.bool).tril()
         q, k, v = (layout.pad(t).transpose(1, 2) for t in (qk, unit_norm(qk), v))
-        attn_bias = self_mask.expand(len(q), 1, -1, -1).masked_fill(~mask, float("-inf"))
+        attn_bias = self_mask.expand(q.shape[0], 1, -1, -1).masked_fill(~mask, float("-inf"))
         return layout.unpad(F.scaled_dot_product_attention(q, k, v, attn_bias, scale=1.0).transpose(1, 2))
 
     def _lsh_attention(self, qk: Tensor, v: Tensor, layout: Layout) -> Tensor:
