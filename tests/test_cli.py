@@ -285,6 +285,30 @@ def test_errors_of_the_system_name_the_place_and_a_way_out(error, message, monke
     assert run_cli_error("prepare").startswith(f"error: {message}")
 
 
+@pytest.mark.parametrize("path", ["/", "..", "~nobody/x", "loop", "pipe"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tokenizer", "texts={}"], ["prepare", "texts=text.txt", "tokenizer={}"], ["pretrain", "corpus={}"], ["import", "source={}"],
+        ["finetune", "task=classify", "model={}", "data.train=text.txt"], ["export", "model={}"], ["convert-long", "model={}"],
+        ["predict", "model={}", "text=a"], ["embed", "model={}", "text=a"], ["evaluate", "model={}", "data=text.txt"], ["doctor", "{}"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_inputs_that_are_no_artifacts_are_one_line(tmp_path, monkeypatch, words, path):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    Path("text.txt").write_text("a line")
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
+    if words[0] == "tokenizer" and path in ("/", ".."):
+        path += "/absent"  # a folder of texts is an input
+    message = run_cli_error(
+        *(word.format(path) for word in words), *["out=o"] * (words[0] not in ("predict", "embed", "doctor"))
+    )
+    assert message.startswith("error: ") and not Path("o").exists()
+
+
 @pytest.mark.parametrize("setting", ["texts=caf\udce9.txt", "sentences=\ud800", "segmenter=\udce9:f"])
 def test_arguments_that_are_not_utf8_are_refused_before_any_work(tmp_path, setting):
     message = run_cli_error("prepare", setting, f"out={tmp_path}/o", "tokenizer=mini-en")

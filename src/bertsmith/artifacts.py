@@ -69,7 +69,10 @@ def resolve_path(name_or_path: str | Path, key: str) -> Path:
         raise UserError(f"{key}={name_or_path}: {error}") from None
     if key in (*MODEL_KEYS, *MODEL_PART_KEYS) and not path.exists():
         path = shipped.find_folder(str(name_or_path)) or _check_model_name(path, key)
-    return path.resolve() if path.is_symlink() or not path.name else path
+    try:
+        return path.resolve() if path.is_symlink() or not path.name else path
+    except (RuntimeError, OSError):  # Python before 3.13, and from it
+        raise UserError(f"{key}={name_or_path} is a loop of symbolic links; give the path of a folder or file") from None
 
 
 def detect_kind(folder: Path) -> FolderKind | None:

@@ -113,7 +113,7 @@ def build_corpus(config: Prepare, on_read: Progress = lambda read, of: None) -> 
 
 def is_interrupted(out: Path) -> bool:
     """Whether an earlier build of this folder was interrupted and can be resumed."""
-    return (out.with_name(out.name + ".part") / JOURNAL).exists()
+    return (Path(f"{out}.part") / JOURNAL).exists()
 
 
 def _check_partial(folder: Path, identity: str) -> Path:

@@ -61,7 +61,7 @@ def check_finite_weights(weights: dict[str, Tensor], learning_rate: float | None
 def check_prepare_finished(folder: Path) -> Iterator[Finding]:
     """A corpus whose `prepare` was interrupted or is still running."""
     if is_interrupted(folder) and not (folder / MANIFEST).exists():
-        journal = read_object(folder.with_name(folder.name + ".part") / JOURNAL)
+        journal = read_object(Path(f"{folder}.part") / JOURNAL)
         yield Finding(
             INTERRUPTED, "problem", f"{journal.get('tokens', 0):,} tokens were written, and the corpus is not finished",
             "`prepare` was interrupted, or is still running",

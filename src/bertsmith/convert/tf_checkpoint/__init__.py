@@ -24,7 +24,7 @@ def find_prefix(source: Path) -> Path | None:
     """Checkpoint prefix (`bert_model.ckpt`) for a folder, a prefix or an .index file; None if there is no such checkpoint."""
     if source.suffix == ".index" and source.is_file():
         return source.with_suffix("")
-    if source.with_name(source.name + ".index").is_file():
+    if Path(f"{source}.index").is_file():
         return source
     index_files = sorted(source.glob("*.index")) if source.is_dir() else []
     if len(index_files) > 1:
