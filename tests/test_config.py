@@ -174,7 +174,7 @@ def test_config_errors_name_their_source(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(b"a = = 1", "not valid TOML.*line 1"), (b"a = '\xff'", "not valid TOML.*utf-8"), (None, "no recipe")]
+    ("data", "message"), [(b"a = = 1", "not valid TOML.*line 1"), (b"a = '\xff'", "not text in UTF-8"), (None, "no recipe")]
 )
 def test_config_unreadable_recipe_is_named(tmp_path, data, message):
     if data is not None:

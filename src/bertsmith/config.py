@@ -262,9 +262,10 @@ def _find_in_other_table(config_type: Any, values: Any, dotted_key: str) -> str 
     kinds = {key.name: key.default for key in keys} | dict(_set_kinds(values))
     kind_prefixes = {f"{key}[{kind}]" for key, kind in kinds.items()}
     matches = [key.name for key in keys if key.name.endswith(f".{name}")]
+    if dotted_key in (re.sub(r"\[.*?\]", "", key) for key in matches):
+        return None  # the key exists for another kind of its own table
     matches = [key for key in matches if all(key[: end.end()] in kind_prefixes for end in re.finditer(r"\]", key))]
     candidates = [re.sub(r"\[.*?\]", "", key) for key in matches]
-    candidates = [key for key in candidates if key != dotted_key]  # the key exists for another kind
     return min(candidates, key=lambda key: key.count("."), default=None)
 
 

@@ -135,7 +135,7 @@ def test_npy_vectors_need_matching_word_list(tmp_path):
     with pytest.raises(UserError, match="1 words"):
         read_vectors(tmp_path / "v.npy")
     np.save(tmp_path / "v.npy", np.array([{}], object), allow_pickle=True)
-    with pytest.raises(UserError, match=r"cannot be read as \.npy"):
+    with pytest.raises(UserError, match="only numbers are read"):
         read_vectors(tmp_path / "v.npy")
 
 

@@ -44,7 +44,7 @@ def read_text(path: Path, max_bytes: int) -> str:
     try:
         return read_bytes(path, max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+        raise UserError(f"{path} is damaged, or not text in UTF-8: {error}") from None
 
 
 def _open_at_once(path: str, flags: int) -> int:
