@@ -15,6 +15,7 @@ from .console import log_to_stderr
 from .errors import UserError, explain_missing_torch
 from .schema import load_stage_schema
 
+TRAINING_STAGES = ("finetune", "prune", "share")  # whose `data` may be rows of a program
 SPLITS = ("train", "dev", "test")
 
 
@@ -104,9 +105,9 @@ def _rows_as_files(stage: str, values: dict[str, Any], source: str) -> Iterator[
     if not is_rows(data) or (isinstance(data, dict) and stage != "evaluate" and not _has_rows(data)):
         yield values
         return
-    if stage in ("finetune", "prune") and not isinstance(data, dict):
+    if stage in TRAINING_STAGES and not isinstance(data, dict):
         raise UserError(f"{source}: give data=bertsmith.Data(train=ROWS, dev=ROWS), not the rows alone")
-    if stage not in ("finetune", "prune", "evaluate"):
+    if stage not in (*TRAINING_STAGES, "evaluate"):
         raise UserError(f"{source}: data takes a file; for rows, call bertsmith.load(MODEL)(ROWS)")
     with TemporaryDirectory(prefix="bertsmith-") as name:
         folder = Path(name)

@@ -25,7 +25,12 @@ PATH_KEYS = (
 
 
 # Keys that take what only Python has, besides what the command line takes.
-PYTHON_TYPES = {("finetune", "data"): "Data", ("prune", "data"): "Data | None", ("evaluate", "data"): "t.Rows"}
+PYTHON_TYPES = {
+    ("finetune", "data"): "Data",
+    ("prune", "data"): "Data | None",
+    ("share", "data"): "Data | None",
+    ("evaluate", "data"): "t.Rows",
+}
 
 
 DATA_FRAME = '''
@@ -89,6 +94,11 @@ FUNCTIONS = {
         *MODEL,
         'run = bertsmith.distill(teacher="out/mood", student={"num_hidden_layers": 2}, data={"train": "train.tsv", '
         '"dev": "dev.tsv"}, out="out/small")\n>>> run.scores, run.model("a fine film")',
+    ),
+    "share": StageFunction(
+        "share",
+        *MODEL,
+        'bertsmith.share(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, num_hidden_groups=1, out="out/shared")',
     ),
     "evaluate": StageFunction(
         "evaluate", *RESULT, 'bertsmith.evaluate(model="out/mood", data="test.tsv", out="out/report").scores'

@@ -122,6 +122,16 @@ STAGE_HELP = {
         ("model", "out", "unit", "amount", "data.train", "data.dev", "texts", "importance", "drop_layers", "train.epochs",
          "train.learning_rate", "sparsity_schedule", "loss"),
     ),
+    "share": StageHelp(
+        "Make an ALBERT-shaped model: layers share the weights of one block or several, the token embeddings are factorized "
+        "by truncated SVD. With data, the original model teaches the smaller one.",
+        (
+            "bertsmith share model=out/mood data.train=train.tsv num_hidden_groups=2 out=out/mood-albert",
+            "bertsmith share model=out/bert embedding_size=128 out=out/bert-narrow",
+        ),
+        ("model", "out", "num_hidden_groups", "group_init", "embedding_size", "data.train", "data.dev", "train.epochs",
+         "train.learning_rate", "loss"),
+    ),
     "evaluate": StageHelp(
         "Evaluate a fine-tuned model on a labelled file: every score with its confidence interval, calibration, slices and "
         "the worst errors, in scores.json and report.html.",

@@ -337,7 +337,7 @@ class EncoderConfig(TypedDict, total=False):
     """residual connections with norm=none: all, between (not in the first layer) or none"""
     reversible: Literal["halves"] | bool
     """reversible layers (Reformer): memory constant in depth; halves: two streams of half the size"""
-    embeddings: Literal["char-cnn", "ngram", "fasttext", "adaptive"] | CharCNNConfig | Config | NgramConfig | FastTextConfig | AdaptiveInputConfig | None
+    embeddings: Literal["char-cnn", "ngram", "fasttext", "adaptive", "factorized"] | CharCNNConfig | Config | NgramConfig | FastTextConfig | AdaptiveInputConfig | FactorizedConfig | None
     """input embedding other than a token table, such as char-cnn (ELMo); none: a token table"""
     norm_bias: bool
     """bias in LayerNorm"""
@@ -366,6 +366,12 @@ class EncoderConfig(TypedDict, total=False):
     """activation of the pooler (tanh in BERT); none: no pooler layer (GPT)"""
     head_transform: bool
     """dense layer, activation and LayerNorm before the classifier of a task (ModernBERT, with pooler_act=none)"""
+
+
+class FactorizedConfig(TypedDict, total=False):
+    kind: Required[Literal["factorized"]]
+    embedding_size: int
+    """size of the token table (128 in ALBERT)"""
 
 
 class FastTextConfig(TypedDict, total=False):
@@ -767,7 +773,57 @@ class PretrainTrain(TypedDict, total=False):
     """skipped updates in a row before rolling back to the last checkpoint"""
 
 
-class PruneTrain(TypedDict, total=False):
+class QuestionAnswering(TypedDict, total=False):
+    kind: Required[Literal["answer"]]
+    template: str
+    """special tokens from columns of the file, for example '[direction={direction}] {text}'"""
+    special_tokens: Sequence[str] | str
+    """special tokens of the template (set by training, from data.train)"""
+    no_answer: bool
+    """questions may be unanswerable, as in SQuAD 2.0"""
+    threshold: float
+    """no_answer: margin over the log score of the best span from which it is predicted (set by training)"""
+    scorer: Literal["squad", "cmrc"]
+    """exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"""
+    long_text: Literal["window", "truncate"]
+    """passages over max_length: sliding windows (best span of all), or truncate"""
+    doc_stride: int
+    """tokens between the starts of consecutive windows, at most half a window (128 in BERT)"""
+    max_query_length: int
+    """questions are truncated to this many tokens, at most half of max_length (64 in BERT)"""
+    max_answer_length: int
+    """maximum answer length in tokens (30 in BERT)"""
+    n_best_size: int
+    """number of candidate answers returned per question (20 in BERT)"""
+    skip_bad: bool
+    """skip invalid questions and count them, instead of stopping with an error"""
+
+
+class RNNDecoderConfig(TypedDict, total=False):
+    kind: Required[Literal["rnn"]]
+    cell: Literal["gru", "lstm", "rnn"]
+    """recurrent cell; rnn: without gates (Elman 1990)"""
+    score: Literal["additive", "dot", "general", "cosine", "none"]
+    """attention score: additive (Bahdanau), dot or general (Luong), cosine (learned sharpness); none: mean of the
+    source"""
+    num_hidden_layers: int
+    """number of recurrent layers"""
+    hidden_dropout_prob: float | None
+    """dropout on the output and between layers; none: as the encoder"""
+
+
+class RecoveryLosses(TypedDict, total=False):
+    hard_labels: float
+    """loss of the labels"""
+    soft_labels: float
+    """KL of the original and the smaller model's predictions, times temperature^2"""
+    temperature: float
+    """temperature of soft_labels"""
+    hidden_states: float
+    """squared error of each layer's output, relative to the mean square of the original model's"""
+
+
+class RecoveryTrain(TypedDict, total=False):
     steps: int | None
     """number of optimizer updates (or give epochs, or minutes)"""
     epochs: float | None
@@ -828,56 +884,6 @@ class PruneTrain(TypedDict, total=False):
     """fraction of the run over which layers are unfrozen from the top (ULMFiT); 0: none"""
     head_lr_multiplier: float
     """learning rate of the head, as a multiple of learning_rate"""
-
-
-class PruningLosses(TypedDict, total=False):
-    hard_labels: float
-    """loss of the labels"""
-    soft_labels: float
-    """KL of the unpruned and the pruned model's predictions, times temperature^2"""
-    temperature: float
-    """temperature of soft_labels"""
-    hidden_states: float
-    """squared error of each layer's output, relative to the mean square of the unpruned model's"""
-
-
-class QuestionAnswering(TypedDict, total=False):
-    kind: Required[Literal["answer"]]
-    template: str
-    """special tokens from columns of the file, for example '[direction={direction}] {text}'"""
-    special_tokens: Sequence[str] | str
-    """special tokens of the template (set by training, from data.train)"""
-    no_answer: bool
-    """questions may be unanswerable, as in SQuAD 2.0"""
-    threshold: float
-    """no_answer: margin over the log score of the best span from which it is predicted (set by training)"""
-    scorer: Literal["squad", "cmrc"]
-    """exact match and F1 as in SQuAD (English) or CMRC 2018 (Chinese)"""
-    long_text: Literal["window", "truncate"]
-    """passages over max_length: sliding windows (best span of all), or truncate"""
-    doc_stride: int
-    """tokens between the starts of consecutive windows, at most half a window (128 in BERT)"""
-    max_query_length: int
-    """questions are truncated to this many tokens, at most half of max_length (64 in BERT)"""
-    max_answer_length: int
-    """maximum answer length in tokens (30 in BERT)"""
-    n_best_size: int
-    """number of candidate answers returned per question (20 in BERT)"""
-    skip_bad: bool
-    """skip invalid questions and count them, instead of stopping with an error"""
-
-
-class RNNDecoderConfig(TypedDict, total=False):
-    kind: Required[Literal["rnn"]]
-    cell: Literal["gru", "lstm", "rnn"]
-    """recurrent cell; rnn: without gates (Elman 1990)"""
-    score: Literal["additive", "dot", "general", "cosine", "none"]
-    """attention score: additive (Bahdanau), dot or general (Luong), cosine (learned sharpness); none: mean of the
-    source"""
-    num_hidden_layers: int
-    """number of recurrent layers"""
-    hidden_dropout_prob: float | None
-    """dropout on the output and between layers; none: as the encoder"""
 
 
 class Reformer(TypedDict, total=False):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = ["convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "show", "suite", "train_tokenizer", "verify"]
+__all__ = ["convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "share", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
@@ -362,20 +362,20 @@ def prune(
     *,
     model: StrPath,
     out: StrPath,
+    data: t.Data | Config | None | Data | None = None,
+    loss: t.RecoveryLosses | Config | None = None,
+    max_length: int | None = None,
+    train: t.RecoveryTrain | Config | None = None,
+    seed: int = 0,
     unit: t.Unit = ('head', 'neuron'),
     amount: float = 0.5,
-    data: t.Data | Config | None | Data | None = None,
     texts: Sequence[StrPath] | StrPath = (),
     importance: Literal["gradient", "movement", "magnitude"] | None = None,
     scope: Literal["global", "layer"] | None = None,
     drop_layers: Literal["loss", "top", "alternate"] | None = None,
     block_size: Sequence[int] = (32, 32),
     sparsity_schedule: t.CubicSchedule | Config | None = None,
-    loss: t.PruningLosses | Config | None = None,
     scores_learning_rate: float = 0.01,
-    max_length: int | None = None,
-    train: t.PruneTrain | Config | None = None,
-    seed: int = 0,
     quiet: bool = False,
 ) -> ModelResult:
     """Make a model smaller: attention heads, feed-forward neurons, layers and unused tokens are removed, single
@@ -386,12 +386,16 @@ def prune(
         >>> bertsmith.prune(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, amount=0.5, out="out/mood-small")
 
     Args:
-        model: checkpoint folder: fine-tuned, or (units without data) pre-trained
+        model: checkpoint folder: fine-tuned; without data also pre-trained
         out: output checkpoint folder
+        data: files of labelled examples to train on; none: no training
+        loss: weights of the losses of the labels and of the original model
+        max_length: maximum sequence length, in tokens; default: the model's
+        train: training settings: duration (default: 3 to 10 epochs by size), learning rate ...
+        seed: random seed of data order and dropout
         unit: what is removed: head, neuron (of the feed-forward), layer, vocab; or set to zero: weight, block; or
             several
         amount: share of each unit that is removed; not for vocab
-        data: files of labelled examples, to score units and to train on; none: magnitude, vocab and layer only
         texts: unit=vocab: text files whose tokens stay; default: the training examples
         importance: score of a unit: gradient (|dL/dmask|, default of head, neuron), movement (default of weight,
             block), magnitude
@@ -399,11 +403,45 @@ def prune(
         drop_layers: unit=layer: loss (without which the loss is lowest, default), top, or alternate (every other one)
         block_size: unit=block: rows and columns of a block
         sparsity_schedule: when the sparsity rises, as fractions of the run
-        loss: weights of the losses of labels and of the unpruned model
         scores_learning_rate: importance=movement: learning rate of the scores
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
+    """
+
+
+@stage("share", ModelResult)
+def share(
+    *,
+    model: StrPath,
+    out: StrPath,
+    data: t.Data | Config | None | Data | None = None,
+    loss: t.RecoveryLosses | Config | None = None,
+    max_length: int | None = None,
+    train: t.RecoveryTrain | Config | None = None,
+    seed: int = 0,
+    num_hidden_groups: int | None = None,
+    group_init: Literal["average", "first"] = "average",
+    embedding_size: int | None = None,
+    quiet: bool = False,
+) -> ModelResult:
+    """Make an ALBERT-shaped model: layers share the weights of one block or several, the token embeddings are
+    factorized by truncated SVD. With data, the original model teaches the smaller one.
+
+    Example:
+        >>> bertsmith.share(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, num_hidden_groups=1, out="out/shared")
+
+    Args:
+        model: checkpoint folder: fine-tuned; without data also pre-trained
+        out: output checkpoint folder
+        data: files of labelled examples to train on; none: no training
+        loss: weights of the losses of the labels and of the original model
         max_length: maximum sequence length, in tokens; default: the model's
         train: training settings: duration (default: 3 to 10 epochs by size), learning rate ...
         seed: random seed of data order and dropout
+        num_hidden_groups: number of distinct layers that the others share (1 in ALBERT)
+        group_init: weights of a shared layer: the average of its layers, or those of the first
+        embedding_size: size of the token table, whose truncated SVD is projected to the hidden size (128 in ALBERT)
         quiet: suppress messages and progress, but not warnings
 
     Returns: a dictionary of results with `.model`, `.scores` and `.folder`.

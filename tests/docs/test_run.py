@@ -147,7 +147,7 @@ def run_with_package(commands: list[list[str]], source: Path, folder: Path) -> N
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the blocks of a page in order; every failure is reported, with its messages."""
     monkeypatch.chdir(folder)
-    for name in ("pretrain", "finetune", "prune"):
+    for name in ("pretrain", "finetune", "prune", "share"):
         monkeypatch.setattr(bertsmith, name, shorten_call(getattr(bertsmith, name)))
     failures, names = [], {"__name__": "__docs__"}
     for block in find_blocks(page):
@@ -208,7 +208,7 @@ def shorten_command(arguments: list[str]) -> list[str]:
     stage = arguments[0]
     if stage == "plan" and "machine=h200" not in arguments:
         return [*arguments, "seconds=0.2"]
-    learns = stage == "prune" and any(argument.startswith("data.train=") for argument in arguments)
+    learns = stage in ("prune", "share") and any(argument.startswith("data.train=") for argument in arguments)
     if stage not in ("pretrain", "finetune") and not learns:
         return arguments
     kept = [argument for argument in arguments if not DURATION.match(argument)]
@@ -227,7 +227,7 @@ def shorten_command(arguments: list[str]) -> list[str]:
 
 
 def shorten_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`pretrain`, `finetune` or `prune` with a training of two small steps."""
+    """A stage that trains, with a training of two small steps."""
 
     def call(*, train: dict[str, Any] | None = None, **values: Any) -> Any:
         durations = ("steps", "epochs", "minutes", "warmup_steps", "early_stopping_patience")

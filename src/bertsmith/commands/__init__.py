@@ -23,6 +23,7 @@ STAGES = {
     "export": "write a checkpoint for other libraries, or in int8",
     "finetune": "fine-tune a model: classify, regress, tag, answer, choose, similar, generate",
     "prune": "remove heads, neurons, layers or tokens from a model while it is trained",
+    "share": "share the weights of layers and factorize embeddings, as in ALBERT",
     "evaluate": "evaluate a fine-tuned model on a labelled file and report its errors",
     "distill": "train a smaller model on the outputs and inner states of a larger one",
     "suite": "fine-tune models on many tasks with several seeds, into one table",

@@ -4,6 +4,7 @@ import msgspec
 import torch
 
 from ...errors import UserError
+from ...model.embeddings import FactorizedConfig
 from ...model.model import Model
 from ...model.surgery import VOCAB_TENSORS
 from ...tokenization.shrink import ShrunkTokenizer
@@ -12,7 +13,7 @@ from ...tokenization.shrink import ShrunkTokenizer
 def check_vocabulary(model: Model) -> None:
     """Raises a UserError for a model whose input or output is more than a row for each token."""
     encoder, vocab_size = model.config.encoder, model.config.vocab_size
-    if encoder.embeddings is not None or model.decoder is not None:
+    if not isinstance(encoder.embeddings, FactorizedConfig | None) or model.decoder is not None:
         raise UserError("unit=vocab needs a model with a token table and no decoder; leave it out")
     weights = model.state_dict()
     if other := [name for name, weight in weights.items() if len(weight.shape) and len(weight) == vocab_size

@@ -3,9 +3,19 @@
 from .adaptive import AdaptiveInputConfig
 from .base import InputEmbedding
 from .char_cnn import CharCNNConfig
+from .factorized import FactorizedConfig, FactorizedEmbedding
 from .fasttext import FastTextConfig
 from .ngram import NgramConfig
 
-InputEmbeddingConfig = CharCNNConfig | NgramConfig | FastTextConfig | AdaptiveInputConfig
+InputEmbeddingConfig = CharCNNConfig | NgramConfig | FastTextConfig | AdaptiveInputConfig | FactorizedConfig
 
-__all__ = ["AdaptiveInputConfig", "CharCNNConfig", "FastTextConfig", "InputEmbedding", "InputEmbeddingConfig", "NgramConfig"]
+__all__ = [
+    "AdaptiveInputConfig",
+    "CharCNNConfig",
+    "FactorizedConfig",
+    "FactorizedEmbedding",
+    "FastTextConfig",
+    "InputEmbedding",
+    "InputEmbeddingConfig",
+    "NgramConfig",
+]

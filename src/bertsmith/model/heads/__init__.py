@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ...config import PosInt, Probability, Variant
 from ...errors import UserError
 from .. import kernels
+from ..embeddings import FactorizedConfig, FactorizedEmbedding
 from ..embeddings.adaptive import AdaptiveSoftmaxHeadConfig
 from ..folder import LM_HEAD as LM_HEAD
 from ..linear import Linear, small_linear
@@ -108,11 +109,12 @@ class LMHead(nn.Module):
         self.transform, self.norm, input_size = None, None, encoder.hidden_size
         if config.tied and not encoder.token_table_dim:
             raise UserError("this model has no token embeddings to tie the head to; set the head's tied=false")
+        is_factorized = isinstance(encoder.embeddings, FactorizedConfig)  # then `project_back` takes t to the table's size
         if config.transform:
-            input_size = encoder.token_table_dim or input_size
+            input_size = input_size if is_factorized else encoder.token_table_dim or input_size
             self.transform, self.norm = Linear(encoder.hidden_size, input_size), encoder.build_layer_norm(input_size)
             self.activation = ACTIVATIONS[encoder.head_activation]
-        elif config.tied and encoder.token_table_dim != input_size:
+        elif config.tied and encoder.token_table_dim != input_size and not is_factorized:
             raise UserError(
                 f"token embeddings of size {encoder.token_table_dim} cannot be tied to hidden states of "
                 f"{input_size} without a transform; "
@@ -122,7 +124,7 @@ class LMHead(nn.Module):
         self.output_embeddings = None if config.tied else Linear(input_size, vocab_size, bias=False)
 
     def forward(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
-        return small_linear(self._transform(hidden_states), self._output_embeddings(encoder), self.bias)
+        return small_linear(self._transform(hidden_states, encoder), self._output_embeddings(encoder), self.bias)
 
     def cross_entropy(self, hidden_states: Tensor, encoder: "Encoder", labels: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-entropy summed over rows, and the number of correct (top-1) predictions; fused with the product on a GPU."""
@@ -132,18 +134,19 @@ class LMHead(nn.Module):
 
         dtype, output_embeddings = hidden_states.dtype, self._output_embeddings(encoder)
         bias = output_embeddings.new_zeros(len(output_embeddings)) if self.bias is None else self.bias
-        return fused(self._transform(hidden_states).to(dtype), output_embeddings.to(dtype), bias.to(dtype), labels)
+        return fused(self._transform(hidden_states, encoder).to(dtype), output_embeddings.to(dtype), bias.to(dtype), labels)
 
     def _output_embeddings(self, encoder: "Encoder") -> Tensor:
         # A tied table is not an attribute of the head, so that the checkpoint holds it once.
         return encoder.word_embeddings.weight if self.output_embeddings is None else self.output_embeddings.weight
 
-    def _transform(self, hidden_states: Tensor) -> Tensor:
-        return (
-            hidden_states
-            if self.transform is None or self.norm is None
-            else self.norm(self.activation(self.transform(hidden_states)))
-        )
+    def _transform(self, hidden_states: Tensor, encoder: "Encoder") -> Tensor:
+        x = hidden_states
+        if self.transform is not None and self.norm is not None:
+            x = self.norm(self.activation(self.transform(hidden_states)))
+        embeddings = encoder.input_embeddings
+        is_factorized = self.output_embeddings is None and isinstance(embeddings, FactorizedEmbedding)
+        return embeddings.project_back(x) if is_factorized else x
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

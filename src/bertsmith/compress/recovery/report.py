@@ -1,4 +1,4 @@
-"""What pruning kept, and what it cost: units by layer, parameters, bytes, speed, and the score with its interval."""
+"""What a smaller model kept, and what it cost: units by layer, parameters, bytes, speed, and the score with its interval."""
 
 import time
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ...evaluation.evaluate import Evaluation
 from ...inference.predictor import Predictor
 from ...model.model import Model
 from ...model.transformer import Block
-from .structure import count_heads, count_neurons
+from ..pruning.structure import count_heads, count_neurons
 
 MAX_TIMED = 512  # examples that the speed is measured on
 ROUNDS = 5  # times both models answer them, in turn; the median counts
