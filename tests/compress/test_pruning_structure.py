@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from bertsmith.compress.pruning.layers import choose_layers
-from bertsmith.compress.pruning.structure import KeptUnits, check_heads, remove_layers, remove_units
+from bertsmith.compress.pruning.structure import KeptUnits, check_heads, find_live_units, remove_layers, remove_units
 from bertsmith.compress.pruning.vocabulary import check_vocabulary, select_rows
 from bertsmith.errors import UserError
+from bertsmith.inference.engines.torch import TorchEngine
+from bertsmith.inference.predictor import Predictor
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
@@ -78,6 +80,25 @@ def test_removed_heads_and_neurons_equal_zeroed_ones(name, tmp_path):
     checkpoint.save(tmp_path / "small", smaller, TOKENIZER, {}, {})
     loaded = checkpoint.load(tmp_path / "small")[0]
     assert torch.equal(loaded(inputs()), smaller(inputs()))
+
+
+def test_units_that_nothing_reads_are_found():
+    model = zero_units(random_model(BASE), KEPT)
+    live = find_live_units(model)
+    assert live == [*KEPT[:2], KeptUnits((0, 1, 2, 3), KEPT[2].neurons)]
+    torch.testing.assert_close(remove_units(model, live)(inputs()), model(inputs()), rtol=1e-6, atol=1e-6)
+
+
+def test_pruned_causal_model_decodes_as_it_reads():
+    smaller = remove_units(random_model(VARIANTS["causal"], lm=LMHeadConfig()), KEPT)
+    engine = TorchEngine(smaller)
+    predictor = Predictor(engine, TOKENIZER, {})
+    generated = predictor.generate("the people", max_new_tokens=6)
+    ids = [TOKENIZER.cls_token_id, *TOKENIZER.encode("the people").ids]
+    for token_id in generated["token_ids"]:
+        hidden_states = smaller(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
+        assert smaller.compute_logits("lm", hidden_states[-1:]).argmax() == token_id
+        ids.append(token_id)
 
 
 def test_units_are_removed_twice():

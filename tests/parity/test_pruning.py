@@ -2,10 +2,15 @@
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from bertsmith.compress.pruning.masks import SCORE_DECAY, Pruner
+from bertsmith.compress.pruning.structure import KeptUnits, remove_units
 from bertsmith.compress.recovery.teacher import relative_error
+from bertsmith.convert.huggingface import folder as huggingface
+from bertsmith.model.batch import Inputs
+from bertsmith.model.packing import Layout
 from tests.support.models import build_small_classifier, build_two_sequences
 
 LABELS = torch.tensor([0, 1])
@@ -112,3 +117,27 @@ def test_relative_error_is_that_of_the_teachers_states():
     teacher = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     assert relative_error(teacher, teacher) == 0
     assert relative_error(torch.zeros(5, 3), teacher) / 5 == pytest.approx(1.0, rel=1e-5)
+
+
+def test_pruned_bert_equals_transformers_with_zeroed_heads_and_neurons(tmp_path):
+    """transformers 5 has no prune_heads: there the columns that read the removed units are set to zero."""
+    config = transformers.BertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+        max_position_embeddings=40, initializer_range=0.3,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    original = transformers.BertModel(config).eval()
+    original.save_pretrained(tmp_path / "hf")
+    _, converted, _ = huggingface.read(tmp_path / "hf")
+    kept = [KeptUnits((0, 3), tuple(range(0, 48, 2))), KeptUnits((1,), (0, 47)), KeptUnits((0, 1, 2), None)]
+    for layer, units in zip(original.encoder.layer, kept, strict=True):
+        with torch.no_grad():
+            for head in set(range(4)) - set(units.heads):
+                layer.attention.output.dense.weight[:, 8 * head : 8 * head + 8] = 0
+            for neuron in set(range(48)) - set(units.neurons or range(48)):
+                layer.output.dense.weight[:, neuron] = 0
+    pruned = remove_units(converted.model, kept)
+    ids = torch.randint(5, 60, (1, 17), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = original(ids).last_hidden_state[0]
+        torch.testing.assert_close(pruned(Inputs(ids[0], Layout.from_lengths([17]))), expected, rtol=1e-5, atol=1e-5)

@@ -29,7 +29,7 @@ from .layers import choose_layers
 from .masks import SCORES_SUFFIX, MaskedUnit, Pruner
 from .objective import PruningObjective
 from .recipe import PruneRecipe, check_recipe, prune_identity
-from .structure import KeptUnits, check_heads, check_layers, check_neurons, remove_layers, remove_units
+from .structure import KeptUnits, check_heads, check_layers, check_neurons, find_live_units, remove_layers, remove_units
 from .vocabulary import check_vocabulary, select_rows
 
 SCORED_BATCHES = 32  # batches of training examples that drop_layers=loss is measured on
@@ -141,7 +141,10 @@ def _set_scores_rate(recipe: PruneRecipe, schedule: ParamScheduleFn, learning_ra
 
 
 def _take_out(recipe: PruneRecipe, model: Model, pruners: list[Pruner]) -> Model:
-    """The model without masks: masked heads and neurons are removed, masked weights are 0."""
+    """The model without masks: masked heads and neurons are removed, masked weights are 0.
+
+    With unit=block and weight, heads and neurons that no weight reads any more are removed, too.
+    """
     model.eval()
     for pruner in pruners:
         pruner.update(recipe.amount, is_final=True)
@@ -149,7 +152,16 @@ def _take_out(recipe: PruneRecipe, model: Model, pruners: list[Pruner]) -> Model
     for pruner in pruners:
         pruner.remove()
     if not units:
-        return model
+        return remove_units(model, find_live_units(model)) if pruners and _can_remove_units(model) else model
     unpruned = [None] * len(model.encoder.stack.layers)
     kept = zip(units.get("head", unpruned), units.get("neuron", unpruned), strict=True)
     return remove_units(model, [KeptUnits(*pair) for pair in kept])
+
+
+def _can_remove_units(model: Model) -> bool:
+    try:
+        check_heads(model.config.encoder)
+        check_neurons(model.config.encoder)
+    except UserError:
+        return False
+    return True

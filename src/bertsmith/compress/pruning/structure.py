@@ -2,6 +2,7 @@
 
 - count_heads, count_neurons: the units of a block
 - KeptUnits, remove_units: the model with the kept heads and neurons of each block
+- find_live_units: the heads and neurons whose weights are not all zero
 - remove_layers: the model without some of its layers
 """
 
@@ -73,6 +74,21 @@ def remove_units(model: Model, kept: Sequence[KeptUnits]) -> Model:
     return _rebuild(model, config, weights)
 
 
+def find_live_units(model: Model) -> list[KeptUnits]:
+    """The heads and neurons of each block that reach the output: some weight of the matrix that reads them is not zero.
+
+    At least one of each stays.
+    """
+    blocks: list[Block] = list(model.encoder.stack.layers)  # type: ignore[arg-type]
+    return [
+        KeptUnits(
+            _live_columns(block.mixer.projections.output.weight, count_heads(block)) if count_heads(block) else None,  # type: ignore[union-attr,arg-type]
+            _live_columns(block.feedforward.output.weight, count_neurons(block)) if count_neurons(block) else None,  # type: ignore[union-attr,arg-type]
+        )
+        for block in blocks
+    ]
+
+
 @torch.no_grad()
 def remove_layers(model: Model, layers: Iterable[int]) -> Model:
     """A model without these layers (0: the lowest). Layers that all share one block become fewer calls of that block."""
@@ -110,6 +126,11 @@ def check_layers(encoder: EncoderConfig) -> None:
     is_tied = getattr(getattr(encoder.mixer, "position_bias", None), "shared", False)
     if not encoder.first_attention_norm or encoder.residual == "between" or is_tied:
         raise UserError("unit=layer cannot remove layers of a model whose first layer is unlike the others; leave it out")
+
+
+def _live_columns(weight: Tensor, num_units: int) -> tuple[int, ...]:
+    is_live = weight.unflatten(1, (num_units, -1)).ne(0).any(-1).any(0)
+    return tuple(is_live.nonzero().flatten().tolist()) or (0,)
 
 
 def _rebuild(model: Model, config: ModelConfig, weights: dict[str, Tensor]) -> Model:
