@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -85,15 +86,16 @@ def run_family(name: str, artifacts: Artifacts, work: Path, count: int, seed: in
     """Run `count` cases of a family (0: all that it plans), and print the first problems."""
     family, row, start = importlib.import_module(f"tests.attacks.{name}"), Row(name), time.monotonic()
     work.mkdir()
-    for case in family.build_cases(artifacts, work, count or family.CASES, seed):
-        outcome, problems = run_case(case)
-        row.cases += 1
-        row.processes += case.as_process or case.after_process
-        row.peak_memory = max(row.peak_memory, outcome.peak_memory)
-        for problem in problems:
-            row.add_problem(problem)
-            if row.problems <= SHOWN:
-                print(f"{name}: {case.name}: {problem}", flush=True)
+    with suppress(KeyboardInterrupt):  # Ctrl-C: the table of what has run so far
+        for case in family.build_cases(artifacts, work, count or family.CASES, seed):
+            outcome, problems = run_case(case)
+            row.cases += 1
+            row.processes += case.as_process or case.after_process
+            row.peak_memory = max(row.peak_memory, outcome.peak_memory)
+            for problem in problems:
+                row.add_problem(problem)
+                if row.problems <= SHOWN:
+                    print(f"{name}: {case.name}: {problem}", flush=True)
     shutil.rmtree(work, ignore_errors=True)
     row.seconds = time.monotonic() - start
     print(row, flush=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.deaths import run_undisturbed
 from tests.attacks.harness import Case, Outcome, end_with_parent, find_problems, run_command
-from tests.attacks.stages import Stage, check_files, list_stages
+from tests.attacks.stages import Stage, check_files, list_for_processes
 
 CASES = 125
 PAGE = 4096
@@ -26,7 +26,7 @@ def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iter
     if shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode:
         print("disks: this system allows no mount namespaces")
         return
-    rng, stages = random.Random(seed), list_stages(artifacts)
+    rng, stages = random.Random(seed), list_for_processes(artifacts)
     expected: dict[str, dict[str, bytes]] = {}
     for number in range(count):
         stage = stages[number % len(stages)]
@@ -57,7 +57,7 @@ def _fill_disk(stage: Stage, folder: Path, num_pages: int, expected: dict[str, b
     )
     name = f"{stage.name} on a disk of {num_pages} pages"
     statuses = frozenset({0, 1, 2})  # 1: a suite reports the runs that failed
-    first_case = Case(name, stage.args(), folder.parent, statuses, timeout=120, as_process=True, wrapper=enter)
+    first_case = Case(name, stage.args(), folder.parent, statuses, timeout=300, as_process=True, wrapper=enter)
     first = run_command(first_case)
     problems = [f"{problem} (on the full disk)" for problem in find_problems(first_case, first)]
     subprocess.run([*enter, "mount", "-o", f"remount,size={1 << 26}", str(folder)], check=True)
@@ -68,4 +68,4 @@ def _fill_disk(stage: Stage, folder: Path, num_pages: int, expected: dict[str, b
         holder.wait()
         return found
 
-    return Case(name, stage.args(), folder.parent, frozenset({0}), timeout=120, as_process=True, wrapper=enter, check=check)
+    return Case(name, stage.args(), folder.parent, frozenset({0}), timeout=300, as_process=True, wrapper=enter, check=check)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.attacks.harness import Case, Outcome
 from tests.support.cli import ROOT
 
-TIME_LIMIT = 180.0
+TIME_LIMIT = 300.0
 VOLATILE = {".json", ".html", ".md", ".toml"}  # besides tokenizer.json: they tell the time or the place
 
 

@@ -16,13 +16,13 @@ from tests.attacks import disturbances
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.deaths import run_undisturbed
 from tests.attacks.harness import Case
-from tests.attacks.stages import check_files, list_stages
+from tests.attacks.stages import check_files, list_for_processes
 
 CASES = 140
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
-    rng, stages = random.Random(seed), list_stages(artifacts)
+    rng, stages = random.Random(seed), list_for_processes(artifacts)
     expected: dict[str, dict[str, bytes]] = {}
     seconds: dict[str, float] = {}
     for number in range(count):

@@ -17,19 +17,19 @@ from tests.attacks.harness import Case, Outcome
 from tests.attacks.keys import build_commands
 
 CASES = 280
+WITHOUT_TORCH = ("tokenizer", "prepare", "show")  # stages whose processes start in a fraction of a second: more cases
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
     rng = random.Random(seed)
-    commands = list_commands(artifacts)
-    references: dict[int, Reference] = {}
+    commands = [args for args in list_commands(artifacts) for _ in range(3 if args[0] in WITHOUT_TORCH else 1)]
+    references: dict[tuple[str, ...], Reference] = {}
     for number in range(count):
-        index = number % len(commands)
-        args = commands[index]
-        if index not in references:
-            references[index] = disturbances.run_reference(args, work / f"reference-{index}")
-        reference, folder = references[index], work / str(number)
+        args = commands[number % len(commands)]
+        if tuple(args) not in references:
+            references[tuple(args)] = disturbances.run_reference(args, work / f"reference-{number}")
+        reference, folder = references[tuple(args)], work / str(number)
         moment, signals = rng.random() * 1.1 * reference.seconds, rng.choice(SIGNALS)
         times = rng.choice((1, 1, 2, 2, 3))
 

@@ -14,6 +14,9 @@ VOLATILE = re.compile(
 )
 
 
+WITHOUT_TORCH = ("tokenizer", "extend", "prepare", "prepare drop", "show corpus", "show curves")
+
+
 @dataclass(frozen=True)
 class Stage:
     """A command; `out` is the name of what it makes, relative to the working folder."""
@@ -22,7 +25,6 @@ class Stage:
     words: tuple[str, ...]
     out: str
     is_file: bool = False
-    seconds: float = 1.0  # about
 
     def args(self, out: str | None = None) -> list[str]:
         return [*self.words, f"out={self.out if out is None else out}", "--quiet"]
@@ -54,21 +56,25 @@ def list_stages(a: Artifacts) -> list[Stage]:
         Stage("search", ("embed", f"model={a.model}", f"data={a.rows}", f"documents={a.text}", "device=cpu"), "s.jsonl", True),
         Stage("show corpus", ("show", "corpus", f"corpus={a.corpus}"), "o.html", is_file=True),
         Stage("show curves", ("show", "curves", f"model={a.model}"), "u.html", is_file=True),
-        Stage("finetune", ("finetune", *classify, *train), "f", seconds=2),
-        Stage("pretrain", ("pretrain", f"corpus={a.corpus}", *small, *train), "m", seconds=2),
+        Stage("finetune", ("finetune", *classify, *train), "f"),
+        Stage("pretrain", ("pretrain", f"corpus={a.corpus}", *small, *train), "m"),
         Stage(
             "word2vec",
             ("pretrain", f"corpus={a.corpus}", "objective=skip-gram", "objective.vector_size=8", "train.epochs=1"),
             "w",
-            seconds=2,
         ),
         Stage("glove", ("pretrain", f"corpus={a.corpus}", "objective=glove", "objective.vector_size=8", "train.epochs=1"), "h"),
         Stage("continue", ("pretrain", f"corpus={a.corpus}", f"init={a.model}", *train, "train.average_checkpoints=2"), "j"),
         Stage("tag", ("finetune", "task=tag", f"model={a.model}", f"data.train={a.sentences}", *train), "k"),
         Stage("show masks", ("show", "masks", f"corpus={a.corpus}"), "k.html", is_file=True),
-        Stage("suite", ("suite", *suite), "q", seconds=3),
-        Stage("seeds", ("finetune", *classify, *train, "seeds=0,1"), "g", seconds=3),
+        Stage("suite", ("suite", *suite), "q"),
+        Stage("seeds", ("finetune", *classify, *train, "seeds=0,1"), "g"),
     ]
+
+
+def list_for_processes(a: Artifacts) -> list[Stage]:
+    """Every stage that writes, those without torch three times: a new process imports it in seconds."""
+    return [stage for stage in list_stages(a) for _ in range(3 if stage.name in WITHOUT_TORCH else 1)]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
