@@ -5,6 +5,7 @@ The earlier version is a folder of sources, such as `src` of a `git worktree`.
 """
 
 import os
+import resource
 import shutil
 import statistics
 import subprocess
@@ -16,7 +17,6 @@ from pathlib import Path
 import bertsmith
 
 from .inputs import BenchmarkInputs
-from .timing import median_seconds
 
 TEXT_BYTES = 8 << 20
 TENSOR_SIZE = 4_000_000  # parameters of the model whose checkpoints are saved; AdamW has twice as many numbers
@@ -53,31 +53,38 @@ def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     text, rounds = bench.folder / "part.txt", bench.int_option("rounds", 5)
     text.write_bytes(bench.texts[0].read_bytes()[:TEXT_BYTES].rpartition(b"\n")[0])
     arguments = ["-m", "bertsmith", "prepare", f"texts={text}", f"tokenizer={bench.tokenizer}", "workers=1", "--quiet"]
-    outs = [bench.folder / f"corpus-{index}" for index in range(2)]
+    out = bench.folder / "out"
 
-    def prepare(index: int) -> None:
-        _run_python(versions[index], *arguments, f"out={outs[index]}")
-        shutil.rmtree(outs[index])
+    def prepare(source: Path) -> float:
+        return _cpu_seconds(source, *arguments, f"out={out}")
 
-    def answer(index: int) -> None:
-        _run_python(versions[index], "-c", ANSWER_CODE)
+    def save(source: Path) -> float:
+        return float(_run_python(source, "-c", SAVE_CODE.format(size=TENSOR_SIZE, folder=str(out))))
 
-    save_code = SAVE_CODE.format(size=TENSOR_SIZE, folder=str(bench.folder / "run"))
-    saves, texts = list[list[float]](), list[list[float]]()
-    for _ in range(rounds):
-        saves.append([])
-        for source in versions:
-            saves[-1].append(float(_run_python(source, "-c", save_code)))
-            shutil.rmtree(bench.folder / "run")
-    for _ in range(rounds):
-        with _busy_cores():
-            texts.append([float(_run_python(source, "-c", TEXTS_CODE.format(count=NUM_TEXTS))) for source in versions])
-    return [
-        _compare(f"prepare {text.stat().st_size / 1e6:.1f} MB, one worker", _time(prepare, rounds)),
-        _compare(f"save a checkpoint of {TENSOR_SIZE * 12 / 1e6:.0f} MB", _medians(saves)),
-        _compare("new process to its first answer (mini-en)", _time(answer, rounds)),
-        _compare(f"embed {NUM_TEXTS} texts beside {NUM_BUSY} busy processes", _medians(texts)),
+    def answer(source: Path) -> float:
+        return _cpu_seconds(source, "-c", ANSWER_CODE)
+
+    def embed(source: Path) -> float:
+        return float(_run_python(source, "-c", TEXTS_CODE.format(count=NUM_TEXTS)))
+
+    def compare(label: str, measure: Callable[[Path], float]) -> tuple[str, str, str, str, str]:
+        """Medians of the rounds, both versions in turns."""
+        seconds: list[list[float]] = [[], []]
+        for _ in range(rounds):
+            for source, values in zip(versions, seconds, strict=True):
+                values.append(measure(source))
+                shutil.rmtree(out, ignore_errors=True)
+        now, earlier = map(statistics.median, seconds)
+        return label, f"{now:.3f} s", f"before {earlier:.3f} s", f"{earlier / now:.2f}x", "1x"
+
+    rows = [
+        compare(f"prepare {text.stat().st_size / 1e6:.1f} MB, one worker, CPU time", prepare),
+        compare(f"save a checkpoint of {TENSOR_SIZE * 12 / 1e6:.0f} MB", save),
+        compare("new process to its first answer (mini-en), CPU time", answer),
     ]
+    with _busy_cores():
+        rows.append(compare(f"embed {NUM_TEXTS} texts beside {NUM_BUSY} busy processes", embed))
+    return rows
 
 
 @contextmanager
@@ -92,13 +99,12 @@ def _busy_cores() -> Iterator[None]:
             process.wait()
 
 
-def _medians(rounds: list[list[float]]) -> list[float]:
-    """Of each version."""
-    return [statistics.median(column) for column in zip(*rounds, strict=True)]
-
-
-def _time(function: Callable[[int], None], rounds: int) -> list[float]:
-    return median_seconds(lambda: function(0), lambda: function(1), rounds=rounds)
+def _cpu_seconds(source: Path, *args: str) -> float:
+    """User and system time of Python with this version of the package: what other processes do changes it little."""
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _run_python(source, *args)
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
 
 def _run_python(source: Path, *args: str) -> str:
@@ -108,8 +114,3 @@ def _run_python(source: Path, *args: str) -> str:
     if process.returncode:
         sys.exit(f"{source}: {process.stderr}")
     return process.stdout
-
-
-def _compare(label: str, seconds: list[float]) -> tuple[str, str, str, str, str]:
-    now, before = seconds
-    return label, f"{now:.3f} s", f"before {before:.3f} s", f"{before / now:.2f}x", "1x"
