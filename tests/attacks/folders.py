@@ -1,5 +1,5 @@
-"""Hostile folders: pipes and devices in place of files, JSON of any depth and size, configs of models larger than their weights,
-headers that lie, shards outside the folder.
+"""Hostile folders: pipes and devices in place of files, JSON of any depth and size, configs larger than their weights, headers
+that lie, shards outside the folder.
 
 Half of them are sealed anew, as their author could. Each ends in a result or one line of error, soon and in little memory.
 """
@@ -77,7 +77,9 @@ def poison(rng: random.Random, folder: Path) -> str:
     path = rng.choice(paths)
     name = path.relative_to(folder).as_posix()
     changes = (
-        [replace_by_kind, replace_by_text, grow] if rng.random() < 0.25 else list(CHANGES.get(path.suffix, [flip_numbers]))
+        [replace_by_kind, replace_by_text, grow]
+        if rng.random() < 0.25
+        else list(CHANGES.get(path.name) or CHANGES.get(path.suffix, [flip_numbers]))
     )
     change = rng.choice(changes)
     try:
@@ -302,7 +304,8 @@ def flip_numbers(rng: random.Random, path: Path) -> str:
 Change = Callable[[random.Random, Path], str]
 CHANGES: dict[str, tuple[Change, ...]] = {
     ".json": (change_json,), ".jsonl": (change_lines,), ".safetensors": (change_header, change_header, flip_numbers),
-    ".npy": (change_npy,), ".hdf5": (change_hdf5, change_hdf5, flip_numbers), ".bin": (change_pickle, flip_numbers),
+    ".npy": (change_npy,), ".hdf5": (change_hdf5, change_hdf5, flip_numbers), "pytorch_model.bin": (change_pickle, flip_numbers),
+    "vectors.bin": (change_words, flip_numbers),
     ".txt": (change_words,), ".toml": (change_words,),
 }  # fmt: skip
 

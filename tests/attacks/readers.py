@@ -1,4 +1,4 @@
-"""The commands that read each kind of folder or file, and sources in the formats of other programs, for `damage` and `folders`."""
+"""The commands that read each kind of folder or file, and sources in other programs' formats, for `damage` and `folders`."""
 
 import json
 import shutil

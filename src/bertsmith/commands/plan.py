@@ -108,6 +108,7 @@ def _build_context(recipe: Recipe) -> PlanContext:
         check_model(recipe, config)
         return PlanContext(recipe, config, None, 1.5 * recipe.eval_tokens, recipe.train, [], machine)
     corpus = Corpus.open(resolve_path(recipe.corpus, "corpus"), verify_checksums=False)
+    corpus.check_contents()
     setup = PretrainSetup.from_recipe(recipe, corpus)
     loaders = setup.build_loaders()
     train = recipe.train.resolve_epochs(loaders[0].batches_per_epoch)

@@ -51,6 +51,8 @@ def read(options: Path, weights: Path, tokenizer: Tokenizer | None = None) -> tu
     try:
         with h5py.File(weights) as file:
             weights_by_name = _map_weights(encoder, lambda name: _read_dataset(file, name, size))
+        if size > (1 << 20) + 2 * sum(weight.nbytes for weight in weights_by_name.values()):
+            raise UserError(f"most of its {size:,} bytes belong to no weight; it is damaged, or another file")
     except UserError as error:
         raise UserError(f"{weights}: {error}") from None
     except (OSError, KeyError, ValueError, TypeError, IndexError, AttributeError, RuntimeError) as error:

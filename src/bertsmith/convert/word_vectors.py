@@ -28,12 +28,13 @@ from ..writing import check_output_file, check_writable, lock_output
 
 def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | None, console: Console) -> dict[str, Any]:
     """Convert a word-vector file to a checkpoint whose tokenizer has exactly the words of the file."""
-    files = {path.name: checksum(path) for path in vector_files(source) if path.is_file()}
-    identity = fingerprint([lowercase, *files.values()])
     with lock_output(out):
         if is_new := not (out / MANIFEST).exists():
             check_writable(out)
-            vectors = read_vectors(source)
+            vectors = read_vectors(source)  # before its checksum is computed: it may be damaged, and huge
+        files = {path.name: checksum(path) for path in vector_files(source) if path.is_file()}
+        identity = fingerprint([lowercase, *files.values()])
+        if is_new:
             tokenizer = build_tokenizer(vectors.words, lowercase, str(source))
             result = {
                 "family": "vectors", "vocab_size": len(tokenizer), "vector_size": vectors.vector_size,

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +16,16 @@ from ..rng import Stream, permutation
 from ..tokenization.tokenizer import Tokenizer
 
 TOKENS_FILE, SENTENCES_FILE, DOCUMENTS_FILE, WORD_STARTS_FILE = CORPUS_TOKENS, "sentences.bin", "documents.bin", "words.bin"
+
+
+CHECK_CHUNK = 1 << 22  # elements read at once by `check_contents`
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class _Source(msgspec.Struct):
+    name: str
+    bytes: _Count
 
 
 @dataclass(frozen=True)
@@ -38,9 +49,8 @@ class Corpus:
         require_kind(path, "corpus")
         if verify_checksums:
             verify_manifest(path)
-        card = read_object(path / "card.json")
-        if (dtype := card.get("dtype")) not in ("uint16", "uint32"):
-            raise UserError(f"{path / 'card.json'} is damaged: dtype is {dtype!r}; create {path} again")
+        card = read_card(path)
+        dtype = card["dtype"]
         word_starts = map_array(path / WORD_STARTS_FILE, np.uint8) if (path / WORD_STARTS_FILE).exists() else None
         corpus = cls(
             path,
@@ -51,6 +61,8 @@ class Corpus:
             card,
         )
         corpus._check_sizes()
+        if verify_checksums:
+            corpus.check_contents()
         return corpus
 
     @cached_property
@@ -76,6 +88,21 @@ class Corpus:
             raise UserError(
                 f"{self.path / WORD_STARTS_FILE} is damaged: it has not one bit per token; create {self.path} again"
             )
+
+    def check_contents(self) -> None:
+        """Raise unless tokens are ids of the vocabulary and offsets do not decrease; takes a tenth of the checksums' time."""
+        vocab_size = self.card["vocab_size"]
+        for start in range(0, len(self.tokens), CHECK_CHUNK):
+            if (last := int(self.tokens[start : start + CHECK_CHUNK].max())) >= vocab_size:
+                raise UserError(
+                    f"{self.path / TOKENS_FILE} is damaged: it has the id {last:,} in a vocabulary of {vocab_size:,}; "
+                    f"create {self.path} again"
+                )
+        for offsets, file in ((self.sentence_offsets, SENTENCES_FILE), (self.document_offsets, DOCUMENTS_FILE)):
+            for start in range(0, len(offsets), CHECK_CHUNK):
+                chunk = offsets[start : start + CHECK_CHUNK + 1]
+                if (chunk[1:] < chunk[:-1]).any():
+                    raise UserError(f"{self.path / file} is damaged: its offsets are not in order; create {self.path} again")
 
     def is_word_start(self, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the tokens at these positions start a word: by the segmenter if there was one, else by the tokens."""
@@ -105,6 +132,43 @@ class Corpus:
         is_validation = np.zeros(count, bool)
         is_validation[eligible[:num_validation]] = True
         return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """The card.json of a corpus."""
+    return check_card(read_object(folder / "card.json"), folder / "card.json")
+
+
+def check_card(card: Any, path: Path) -> dict[str, Any]:
+    """The card of a corpus, also where that of a model holds it, if the keys that are read have values of their types."""
+    try:
+        msgspec.convert(card, _CardFields)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{path} is damaged: {error}; create {path.parent} again") from None
+    return dict(card)
+
+
+class _CardFields(msgspec.Struct):
+    """The keys of card.json that are read."""
+
+    dtype: Literal["uint16", "uint32"]
+    documents: _Count
+    sentences: _Count
+    tokens: _Count
+    vocab_size: _Count
+    max_sentence_length: _Count
+    sentence_lengths: dict[str, _Count]
+    document_lengths: dict[str, _Count]
+    tokenizer_fingerprint: str
+    identity: str
+    has_word_boundaries: bool
+    unknown_rate: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    unigram_entropy: Annotated[float, msgspec.Meta(ge=0, le=100)]
+    warnings: list[str]
+    bytes: _Count | None = None
+    unknown_bytes: _Count | None = None
+    duplicates: dict[str, _Count] = {}
+    sources: list[_Source] = []
 
 
 class BitWriter:

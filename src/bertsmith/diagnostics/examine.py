@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ..artifacts import MANIFEST, MODEL_KINDS, detect_kind, read_object, require_kind
 from ..config import from_dict
 from ..corpus.build import is_interrupted
-from ..corpus.store import Corpus
+from ..corpus.store import Corpus, check_card
 from ..errors import UserError
 from ..model import checkpoint
 from ..model.model import Model
@@ -142,9 +142,8 @@ def _check_checkpoint(folder: Path, corpus_folder: Path | None, report: Diagnost
         report.add(mismatches)
         report.not_checked.append(f"attention, positions and hidden states: {corpus.path} has another tokenizer")
         corpus = None
-    data_card = card.get("corpus") or (
-        corpus.card if corpus else None
-    )  # the corpus it was trained on, whatever it is probed with
+    data_card = check_card(card["corpus"], folder / "card.json") if card.get("corpus") else None
+    data_card = data_card or (corpus.card if corpus else None)  # the corpus it was trained on, whatever it is probed with
     if data_card and run.is_pretraining:
         _check_data_card(data_card, run.objective, report)
     report.add(non_finite := list(check_finite_weights(model.state_dict(), run.train_setting("learning_rate"))))

@@ -6,7 +6,7 @@ A finished file has the id of its run beside it (`.NAME.run.json`), so that only
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -19,6 +19,7 @@ from .. import __version__, writing
 from ..artifacts import checksum, content_hash, fingerprint, read_object, resolve_path
 from ..config import Config, to_dict
 from ..errors import UserError
+from ..model.folder import list_weight_files, read_shapes
 from ..tasks.standard_input import is_standard_input
 from ..writing import allocate_file, lock_output, name_in_errors, open_own, sync_folder, write_json
 
@@ -48,7 +49,7 @@ def compute_run_id(recipe: Config, model: str, *files: str | None) -> str:
     settings = {name: value for name, value in to_dict(recipe).items() if name not in ("out", "overwrite")}
     contents = [content for file in files if file and (content := content_hash(resolve_path(file, "data")))]
     folder = resolve_path(model, "model")
-    return fingerprint([__version__, settings, contents, content_hash(folder) or content_hash(folder / "model.safetensors")])
+    return fingerprint([__version__, settings, contents, content_hash(folder) or _hash_weights(folder)])
 
 
 def check_output_file(out: Path, model: str, *files: str | None) -> Path:
@@ -200,6 +201,14 @@ def _publish(out: Path, run_id: str) -> None:
 
 def _has_record(out: Path) -> bool:
     return _record_path(out).is_file()
+
+
+def _hash_weights(folder: Path) -> list[str]:
+    """Of a model folder without a manifest; what the folder is not is reported by whoever loads it."""
+    with suppress(UserError):
+        read_shapes(folder)  # sizes are checked before anything long
+        return [content_hash(path) for path in list_weight_files(folder)]
+    return []
 
 
 def _record_path(out: Path) -> Path:

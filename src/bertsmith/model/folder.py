@@ -19,12 +19,17 @@ WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
 INT8_FORMAT: dict[str, Any] = {"kind": "int8", "bits": 8, "scale": "row"}  # `weights` in config.json
 SCALE_SUFFIX = ":scale"  # of the tensor with the scales of a matrix; no parameter name ends so
 
+RECORDED_TYPES = {"family": str, "max_length": int, "recipe": dict, "stage": str, "task": dict, "tokenizer_fingerprint": str}
+
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read config.json; a UserError for a folder without a model of ours (a Hugging Face folder, a corpus ...)."""
     require_kind(folder, "checkpoint")
     config = read_object(folder / "config.json")
     _check_format_version(config.get("format_version"), folder / "config.json")
+    for key, kind in RECORDED_TYPES.items():
+        if key in config and type(config[key]) is not kind:
+            raise UserError(f"{folder / 'config.json'} is damaged: {key} is {str(config[key])[:40]!r}; create {folder} again")
     return config
 
 

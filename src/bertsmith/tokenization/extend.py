@@ -151,7 +151,9 @@ def _add_tokens(tokenizer: Tokenizer, tokens: list[str], merges: list[Pair]) -> 
         merges_are_strings = isinstance(model["merges"][0], str)
         model["merges"] += [" ".join(pair) if merges_are_strings else list(pair) for pair in merges]
     extended = Tokenizer.from_json(json.dumps(config).encode(), tokenizer.source)
-    assert is_extension(extended, tokenizer), "an old id moved"
+    if not is_extension(extended, tokenizer):
+        raise UserError(f"{tokenizer.source} cannot be extended: with new tokens its old ones would get other ids; fill gaps in its "
+                       "ids with tokens such as [unused-7]")  # fmt: skip
     return extended
 
 

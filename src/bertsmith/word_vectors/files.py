@@ -141,6 +141,9 @@ def read_binary(path: Path) -> tuple[list[str], Matrix]:
         matrix[row] = np.frombuffer(data[values_at : values_at + row_bytes].tobytes(), "<f4")
         words.append(word)
         offset = values_at + row_bytes
+    if data[offset : offset + 2].tobytes() not in (b"", b"\n"):
+        raise UserError(f"{path} is damaged, or its header is wrong: {len(data) - offset:,} bytes follow the last of its "
+                       f"{header.num_words:,} vectors")  # fmt: skip
     return words, matrix
 
 

@@ -58,6 +58,7 @@ def read_weights(bundle: Bundle) -> dict[str, Tensor]:
             "to a "
             "Hugging Face folder first"
         )
+    bundle.check_sizes()
     weights: dict[str, Tensor] = {}
     for tf_name in bundle.entries:
         if (name := tf_to_hf_name(tf_name)) is None:

@@ -59,6 +59,16 @@ class Bundle:
             array = (array.astype(np.uint32) << 16).view(np.float32)
         return array.reshape(entry.shape)
 
+    def check_sizes(self) -> None:
+        """Raise if a .data file goes on behind its last tensor."""
+        ends: dict[Path, int] = {}
+        for entry in self.entries.values():
+            path = self._shard_path(entry)
+            ends[path] = max(ends.get(path, 0), entry.offset + entry.size)
+        for path, end in ends.items():
+            if path.exists() and (size := path.stat().st_size) > end:
+                raise UserError(f"{path} has {size:,} bytes instead of {end:,}; copy or download it again")
+
     def list_files(self) -> list[Path]:
         """The index and every .data file that holds a tensor."""
         return [self.index_path, *sorted({self._shard_path(entry) for entry in self.entries.values() if not entry.is_sliced})]
