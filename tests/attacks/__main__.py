@@ -19,7 +19,8 @@ from tests.attacks.artifacts import Artifacts, build_artifacts
 from tests.attacks.harness import run_case
 
 FAMILIES = (
-    "signals", "resources", "disks", "kills", "deaths", "workers", "keys", "texts", "places", "links", "escapes",
+    "signals", "resources", "disks", "kills", "deaths", "workers", "folders", "damage", "keys", "texts", "places", "links",
+    "escapes",
 )  # fmt: skip
 SHOWN = 40  # problems printed for each family
 

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.attacks.artifacts import Artifacts
+from tests.support.cli import run_cli
+from tests.support.elmo_files import write_published_files
+from tests.support.google_checkpoint import to_google_names, write_checkpoint
 from tests.support.texts import VOCAB
 
 FOREIGN = ("elmo", "tensorflow", "bin", "sharded", "vectors.txt", "vectors.bin", "vectors.npy", "vocab.txt", "recipe.toml")
@@ -18,8 +21,8 @@ def build_sources(a: Artifacts, root: Path) -> dict[str, Path]:
     """Everything that is read, by kind: our folders, and small sources in each format that `import` takes."""
     root.mkdir(parents=True)
     paths = {name: root / name for name in FOREIGN}
-    _write_elmo(paths["elmo"])
-    _write_tensorflow(paths["tensorflow"])
+    write_published_files(paths["elmo"])
+    _write_tensorflow(a, paths["tensorflow"])
     for name in ("bin", "sharded"):
         shutil.copytree(a.huggingface, paths[name])
         (paths[name] / "manifest.json").unlink()
@@ -87,8 +90,6 @@ def commands_for(kind: str, path: Path, a: Artifacts, out: Path) -> list[list[st
 
 
 def _shard(folder: Path) -> None:
-    from safetensors.torch import save_file
-
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     names = sorted(weights)
@@ -100,13 +101,10 @@ def _shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
-def _write_elmo(folder: Path) -> None:
-    from tests.parity.test_elmo import write_published_files
-
-    write_published_files(folder)
-
-
-def _write_tensorflow(folder: Path) -> None:
-    from tests.parity.test_tensorflow import random_hf_model, to_google_names, write_checkpoint
-
-    write_checkpoint(folder, to_google_names(random_hf_model().state_dict()))
+def _write_tensorflow(a: Artifacts, folder: Path) -> None:
+    """The pre-trained model as Google would have published it."""
+    exported = folder.with_name("exported")
+    run_cli("export", f"model={a.model}", f"out={exported}", "--quiet")
+    config = json.loads((exported / "config.json").read_text())
+    write_checkpoint(folder, to_google_names(load_file(exported / "model.safetensors")), **config)
+    shutil.copy(exported / "vocab.txt", folder / "vocab.txt")

@@ -152,8 +152,10 @@ def _add_tokens(tokenizer: Tokenizer, tokens: list[str], merges: list[Pair]) -> 
         model["merges"] += [" ".join(pair) if merges_are_strings else list(pair) for pair in merges]
     extended = Tokenizer.from_json(json.dumps(config).encode(), tokenizer.source)
     if not is_extension(extended, tokenizer):
-        raise UserError(f"{tokenizer.source} cannot be extended: with new tokens its old ones would get other ids; fill gaps in its "
-                       "ids with tokens such as [unused-7]")  # fmt: skip
+        raise UserError(
+            f"{tokenizer.source} cannot be extended: new tokens would change the ids of old ones; fill gaps in its ids with "
+            "tokens such as [unused-7]"
+        )
     return extended
 
 
