@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..artifacts import read_object
+from ..artifacts import read_object, read_sealed
 from ..config import Config
 from ..errors import UserError
 from ..model import checkpoint
@@ -14,6 +14,8 @@ from ..runs import Run, world_size
 from ..writing import write_atomic
 
 Scores = dict[str, float]
+
+MAX_LOG_BYTES = 1 << 30
 
 
 def run_seeds(
@@ -82,6 +84,6 @@ def _nan_as_lowest(score: float) -> float:
 def _publish(run: Run, best_folder: Path, recipe: Config, result: dict[str, Any]) -> None:
     model, tokenizer, card = checkpoint.load(best_folder)
     record = {key: value for key, value in read_object(best_folder / "config.json").items() if key != "model"}
-    write_atomic(run.folder / "metrics.jsonl", (best_folder / "metrics.jsonl").read_bytes())
+    write_atomic(run.folder / "metrics.jsonl", read_sealed(best_folder / "metrics.jsonl", MAX_LOG_BYTES))
     run.publish(checkpoint.model_writer(model, tokenizer), card | {"result": result}, record, recipe)
     shutil.rmtree(run.folder / "seeds")
