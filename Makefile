@@ -33,13 +33,17 @@ test-torch-2.11: $(VENV)-torch-2.11/.test
 
 # Builds wheel and sdist, and uses the wheel as a user does: in a new environment, from an empty folder.
 dist-check: $(VENV)/.dist
-	rm -rf build dist $(VENV)-wheel
+	rm -rf build dist $(VENV)-wheel $(VENV)-wheel-onnx
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv $(VENV)-wheel
 	$(VENV)-wheel/bin/python $(PIP_INSTALL) -c constraints.txt dist/*.whl
 	$(BIN)/python -m tests.check_dist core dist $(VENV)-wheel
-	$(VENV)-wheel/bin/python $(PIP_INSTALL) -c constraints.txt "$$(echo dist/*.whl)[train]"
-	$(BIN)/python -m tests.check_dist train dist $(VENV)-wheel
+	$(VENV)-wheel/bin/python $(PIP_INSTALL) -c constraints.txt "$$(echo dist/*.whl)[train,export,onnx]"
+	rm -rf $(VENV)-wheel/exported
+	$(BIN)/python -m tests.check_dist train dist $(VENV)-wheel $(VENV)-wheel/exported
+	$(PYTHON) -m venv $(VENV)-wheel-onnx
+	$(VENV)-wheel-onnx/bin/python $(PIP_INSTALL) -c constraints.txt "$$(echo dist/*.whl)[onnx]"
+	$(BIN)/python -m tests.check_dist onnx dist $(VENV)-wheel-onnx $(VENV)-wheel/exported
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -92,4 +96,4 @@ $(VENV)-torch-2.11/.test: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch-2.11 $(VENV)-wheel build dist out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-torch-2.11 $(VENV)-wheel $(VENV)-wheel-onnx build dist out .pytest_cache .mypy_cache .ruff_cache

@@ -56,6 +56,11 @@ BENCHMARKS = {
         {**WEIGHTS, "rounds": "rounds; the median counts (5)"},
         by_default=True,
     ),
+    "engines": Benchmark(
+        "answers on a CPU by onnxruntime, OpenVINO and torch: first answer, memory, idle threads, busy neighbours",
+        {"model": "shipped model, or a folder with an ONNX graph (mini-en)", "rounds": "processes of the first answer (5)",
+         "count": "texts until memory is read (20000)", "neighbours": "busy processes (4)"},
+    ),
     "generating": Benchmark(
         "text generation with and without KV cache, and against transformers",
         {"sizes": "models, of tiny, small, base (tiny,small)", "max_new_tokens": "tokens per text (256)",

@@ -1,7 +1,7 @@
-"""`make dist-check`: `python -m tests.check_dist core|train DIST ENVIRONMENT`.
+"""`make dist-check`: `python -m tests.check_dist core|train|onnx DIST ENVIRONMENT [FOLDER]`.
 
-Checks the files of wheel and sdist in DIST, and runs the wheel, which is installed in ENVIRONMENT without or with the extra
-`train`, from an empty folder.
+Checks the files of wheel and sdist in DIST, and runs the wheel, which is installed in ENVIRONMENT without extras, with `train`
+and `export`, or with `onnx` alone, from an empty folder. `train` exports a model to FOLDER, and `onnx` answers from it.
 """
 
 import subprocess
@@ -16,7 +16,8 @@ from bertsmith.recipes import list_shipped
 
 ROOT = Path(__file__).parents[1]
 PACKAGE_FILES = [
-    "py.typed", "schema.json", "cli.py", "pretrained/mini-en/model.safetensors", "pretrained/mini-zh/model.safetensors",
+    "py.typed", "schema.json", "cli.py", *(f"pretrained/{name}/{file}" for name in ("mini-en", "mini-zh")
+                                         for file in ("model.safetensors", "model.onnx", "lm_head.onnx")),
     "reports/templates/base.html.j2", *(f"recipe_files/{name}" for name in list_shipped()),
 ]  # fmt: skip
 SDIST_FILES = [
@@ -24,7 +25,8 @@ SDIST_FILES = [
     "docs/README.md", "tests/conftest.py", "tests/golden.json", "benchmarks/__main__.py", "recipes/lora.toml",
     *(f"src/bertsmith/{name}" for name in PACKAGE_FILES),
 ]  # fmt: skip
-NEEDS_TORCH = "error: this stage needs PyTorch: pip install 'bertsmith[train]'"
+NEEDS_ENGINE = "to be computed: pip install 'bertsmith[onnx]' or pip install 'bertsmith[openvino]'"
+MASKED, FILLED = "Paris is the [MASK] of France.", '"paris is the capital of france."'
 
 
 def check_files(dist: Path) -> None:
@@ -71,16 +73,25 @@ def check_core(installation: Installation) -> None:
     installation.run("bertsmith", "prepare", "texts=text.txt", "tokenizer=tokenizer", "out=corpus")
     installation.run("bertsmith", "show", "corpus", "corpus=corpus", "out=corpus.html")
     assert "mini-en" in installation.run("python", "-c", "import bertsmith; print(bertsmith.models())")
-    assert NEEDS_TORCH in installation.run("bertsmith", "predict", "mini-en", "[MASK]", status=2)
+    assert NEEDS_ENGINE in installation.run("bertsmith", "predict", "mini-en", "[MASK]", status=2)
 
 
-def check_train(installation: Installation) -> None:
-    """A prediction, a shipped recipe found by name, the quickstart."""
+def check_onnx(installation: Installation, exported: Path) -> None:
+    """Answers without torch: of a shipped model by name, and of an exported folder."""
+    installation.run("python", "-c", "import torch", status=1)
+    for model in ("mini-en", str(exported)):
+        assert FILLED in installation.run("bertsmith", "predict", model, MASKED)
+        assert len(installation.run("bertsmith", "embed", model, "a text").split(",")) == 512
+    error = installation.run("bertsmith", "predict", "mini-en", MASKED, "backend=torch", status=2)
+    assert "pip install 'bertsmith[train]'" in error
+
+
+def check_train(installation: Installation, exported: Path) -> None:
+    """A prediction, a shipped recipe found by name, an ONNX folder, the quickstart."""
     origin = installation.run("python", "-c", "import bertsmith; print(bertsmith.__file__)")
     assert str(installation.bin.parent) in origin, f"{origin} is not the installed wheel"
-    assert '"paris is the capital of france."' in installation.run(
-        "bertsmith", "predict", "mini-en", "Paris is the [MASK] of France."
-    )
+    assert FILLED in installation.run("bertsmith", "predict", "mini-en", MASKED)
+    installation.run("bertsmith", "export", "model=mini-en", "format=onnx", f"out={exported}")
     rows = [f"a {word} film number {number}\t{word}" for number in range(20) for word in ("good", "bad")]
     (installation.folder / "train.tsv").write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
     installation.run(
@@ -91,10 +102,14 @@ def check_train(installation: Installation) -> None:
     assert (installation.folder / "quickstart" / "report.html").exists()
 
 
-def main(part: str, dist: str, environment: str) -> None:
+def main(part: str, dist: str, environment: str, exported: str = "") -> None:
     check_files(Path(dist))
     with tempfile.TemporaryDirectory() as folder:
-        {"core": check_core, "train": check_train}[part](Installation(Path(environment), Path(folder)))
+        installation = Installation(Path(environment), Path(folder))
+        if part == "core":
+            check_core(installation)
+        else:
+            {"train": check_train, "onnx": check_onnx}[part](installation, Path(exported).absolute())
 
 
 if __name__ == "__main__":

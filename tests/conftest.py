@@ -32,6 +32,20 @@ def messages_on_stderr():
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory):
+    """What is kept in the user's cache folder, such as the fastest engine, is not the user's in tests."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fp32_on_every_cpu():
+    """precision=auto is fp32 also on a CPU with instructions for bf16: tests compare with exact values."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertsmith.cores.has_bf16", lambda: False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Path of a vocab.txt with `VOCAB`."""

@@ -57,7 +57,7 @@ MAY_IMPORT = {
     "signals diagnostics",
     "finetuning": "rng errors config artifacts writing console processes reports tokenization tasks model word_vectors "
     "objectives "
-    "train runs inference evaluation diagnostics",
+    "train runs inference evaluation diagnostics device",
     "compress": "errors config artifacts writing rng tensors console device corpus tokenization tasks model word_vectors "
     "objectives train runs inference evaluation diagnostics pretrained pretraining finetuning",
     "racing": "errors config artifacts writing console processes tokenization corpus tasks model objectives train runs "
@@ -70,15 +70,15 @@ MAY_IMPORT = {
     "schema": "errors config commands",
     "help": "errors config recipes commands schema",
     "results": "inference",
-    "calls": "errors config console commands schema tokenization",
+    "calls": "errors cores config console commands schema tokenization",
     "stage_types": "config",
     "stages": "config calls results stage_types",
-    "api": "calls errors inference pretrained stages synonyms",
+    "api": "calls cores errors inference pretrained stages synonyms",
     "quickstart": "errors config stage_types recipes artifacts writing console api tokenization corpus model inference reports "
     "commands.show_pages signals",
     "reference": "commands help schema",
     "codegen": "commands help reference schema",
-    "cli": "signals errors config recipes console commands schema help synonyms",
+    "cli": "signals cores errors config recipes console commands schema help synonyms",
     "__init__": "api synonyms",
     "__main__": "cli signals",
 }

@@ -81,9 +81,6 @@ def test_help_and_usage_errors_without_torch():
         "convert-long model=mini-en out=o",
         "export model=mini-en out=o",
         "finetune task=classify model=mini-en data.train=t.tsv out=o",
-        "evaluate model=mini-en data=d.tsv",
-        "predict mini-en [MASK]",
-        "embed mini-en text",
         "doctor o",
         "show masks corpus=c out=o.html",
         "show run corpus=c model=mini-en out=o.html",
@@ -102,9 +99,7 @@ def test_suite_and_race_without_torch_say_how_to_install_it(tmp_path):
 
 def test_functions_without_torch_say_how_to_install_it():
     for call, caller in {
-        "load('mini-en')": "bertsmith.load",
         "pretrain(corpus='c', out='o')": "this stage",
-        "predict(model='mini-en', text='[MASK]')": "this stage",
     }.items():
         code = (
             "import bertsmith\nfrom bertsmith.errors import UserError\n"
@@ -112,6 +107,31 @@ def test_functions_without_torch_say_how_to_install_it():
         )
         completed = run_python(code)
         assert completed.stdout == f"{caller} {NEEDS_TORCH}\n", completed.stderr
+
+
+def test_prediction_without_any_engine_says_how_to_install_one(tmp_path):
+    hide_engines = BLOCK_TORCH.replace('== "torch"', 'in ("torch", "onnxruntime", "openvino")')
+    for call in ("predict(model='mini-en', text='[MASK]')", "embed(model='mini-en', text='a')", "load('mini-en')"):
+        code = (
+            f"{hide_engines}\nimport bertsmith\nfrom bertsmith.errors import UserError\n"
+            f"try:\n    bertsmith.{call}\nexcept UserError as error:\n    print(error)"
+        )
+        completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert "needs one of onnxruntime, openvino, torch to be computed: pip install 'bertsmith[onnx]'" in completed.stdout
+
+
+def test_backend_torch_without_torch_says_how_to_install_it():
+    completed = run_cli("predict", "mini-en", "[MASK]", "backend=torch")
+    assert completed.returncode == 2
+    assert completed.stderr == "error: backend=torch needs the package torch: pip install 'bertsmith[train]'\n"
+
+
+def test_shipped_models_answer_without_torch():
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install bertsmith[onnx]")
+    completed = run_cli("predict", "mini-en", "Paris is the [MASK] of France.", "backend=onnx")
+    assert completed.returncode == 0 and '"paris is the capital of france."' in completed.stdout, completed.stderr
+    completed = run_cli("embed", "mini-en", "a text", "backend=onnx")
+    assert completed.returncode == 0 and completed.stdout.startswith("["), completed.stderr
 
 
 def test_other_missing_modules_are_not_hidden():
@@ -125,4 +145,4 @@ def test_quickstart_without_torch_says_how_to_install_it(tmp_path):
     completed = run_python(
         "from bertsmith.quickstart.run import main; sys.exit(main())", f"folder={tmp_path / 'out'}", "minutes=0.1"
     )
-    assert (completed.returncode, completed.stderr.splitlines()[-1]) == (2, f"error: bertsmith.load {NEEDS_TORCH}")
+    assert (completed.returncode, completed.stderr.splitlines()[-1]) == (2, f"error: the quickstart {NEEDS_TORCH}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from . import stages
 from .calls import Data as Data
+from .cores import sleep_between_operations
 from .errors import UserError, explain_missing_torch
 from .stages import *  # noqa: F403
 from .synonyms import explain_load_argument
@@ -22,16 +23,17 @@ from .synonyms import explain_load_argument
 if TYPE_CHECKING:
     from typing import Never
 
-    from .inference.engines.base import Precision
+    from .inference.engines.base import Backend, Precision
     from .inference.predictor import Predictor
 
 __all__ = sorted([*stages.__all__, "Data", "load", "models"])
 
 
 def load(
-    folder: str | os.PathLike[str], device: str = "auto", precision: "Precision" = "auto", **unknown: "Never"
-) -> "Predictor":
-    """Load a checkpoint folder, or a shipped model by name, for prediction.
+    folder: str | os.PathLike[str], backend: "Backend" = "auto", precision: "Precision" = "auto", device: str = "auto",
+    **unknown: "Never",
+) -> "Predictor":  # fmt: skip
+    """Load a checkpoint folder, the folder of an export, or a shipped model by name, for prediction.
 
     Example:
         >>> model = bertsmith.load("mini-en")
@@ -41,15 +43,18 @@ def load(
     Args:
         folder: checkpoint folder, or the name of a shipped model (`models()` lists them); a folder of that name in the
             working directory takes precedence
-        device: auto (a GPU if there is one), cpu, cuda or cuda:0
-        precision: auto (bf16 on a GPU, fp32 on a CPU), fp32 or bf16
+        backend: torch, onnx (onnxruntime), openvino, or auto: the fastest of those that are installed and can open the
+            folder, measured once on this machine; torch where there is no ONNX graph, and on a GPU
+        precision: auto (bf16 on a GPU, and on a CPU with instructions for it; else fp32), fp32 or bf16
+        device: auto (a GPU if there is one), cpu, cuda or cuda:0; onnx and openvino compute on the CPU
     """
     if unknown:
         raise UserError(explain_load_argument(next(iter(unknown))))
+    sleep_between_operations()
     with explain_missing_torch("bertsmith.load"):
         from .inference.predictor import load
 
-        return load(os.fspath(folder), device, precision)
+        return load(os.fspath(folder), backend, precision, device)
 
 
 def models() -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from .commands import POSITIONAL, load_stage, recipe_type, report_same_names
 from .config import Config, RecipeError, from_user, non_default_values
 from .console import log_to_stderr
+from .cores import sleep_between_operations
 from .errors import UserError, explain_missing_torch
 from .schema import load_stage_schema
 
@@ -79,6 +80,7 @@ def call_stage(name: str, values: dict[str, Any], quiet: bool, source: str) -> A
     """The result of a stage for the values of its recipe. A stage whose command prints its result has `call` beside `run`."""
     try:
         checked = from_user(load_stage_schema(name), values, source)  # errors in keys, before torch is imported
+        sleep_between_operations()
         with explain_missing_torch():
             module = load_stage(name)
             recipe = from_user(recipe_type(module, checked), values, source)

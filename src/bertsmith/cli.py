@@ -13,6 +13,7 @@ from . import __version__
 from .commands import POSITIONAL, STAGES, load_stage, recipe_type, report_same_names
 from .config import from_user, list_choices, suggest
 from .console import escape_unencodable, log_to_stderr, print_line, print_result
+from .cores import sleep_between_operations
 from .errors import NOT_UTF8, SURROGATE, Interrupted, UserError, explain_limit, explain_missing_torch
 from .help import USAGE, format_overview, format_stage_help
 from .recipes import read_values
@@ -74,6 +75,7 @@ def _run_stage(name: str, args: list[str]) -> int:
     arguments = _parse_arguments(args, schema.__struct_fields__, POSITIONAL.get(name, ()))
     values, source = read_values(schema, arguments.recipe, arguments.overrides)
     checked = from_user(schema, values, source)  # usage errors, before the stage and torch are imported
+    sleep_between_operations()
     with explain_missing_torch():
         module = load_stage(name)
         recipe = from_user(recipe_type(module, checked), values, source)

@@ -139,7 +139,8 @@ STAGE_HELP = {
             "bertsmith evaluate model=out/mood data=test.tsv out=out/report",
             "bertsmith evaluate model=out/mood data=test.tsv against=out/other out=out/report",
         ),
-        ("model", "data", "out", "against", "columns", "errors", "skip_bad", "device", "precision"),
+        ("model", "data", "out", "against", "columns", "errors", "skip_bad", "backend", "device",
+         "precision"),
     ),
     "distill": StageHelp(
         "Train a smaller model on what a larger one predicts and computes: for its task with `data`, or for any task with "
@@ -171,8 +172,8 @@ STAGE_HELP = {
             "bertsmith predict model=out/mood data=reviews.tsv out=answers.jsonl",
             'bertsmith predict model=out/gpt text="Once upon a time" generate=sample generate.top_p=0.9',
         ),
-        ("model", "text", "data", "out", "text_b", "question", "context", "top_k", "generate", "columns", "device",
-         "precision"),
+        ("model", "text", "data", "out", "text_b", "question", "context", "top_k", "generate", "columns", "backend",
+         "device", "precision"),
     ),
     "embed": StageHelp(
         "Compute a vector for each text, search documents by them, or query word vectors.",
@@ -181,8 +182,8 @@ STAGE_HELP = {
             "bertsmith embed model=mini-en data=queries.txt documents=texts.txt top_k=5",
             "bertsmith embed model=out/vectors word=bank",
         ),
-        ("model", "text", "data", "out", "pooling", "documents", "top_k", "word", "analogy", "batch_tokens", "device",
-         "precision"),
+        ("model", "text", "data", "out", "pooling", "documents", "top_k", "word", "analogy", "batch_tokens", "backend",
+         "device", "precision"),
     ),
     "doctor": StageHelp(
         "Diagnose a corpus, a checkpoint or a stopped run: what was found, what it means, and a setting to try. Exits with 1 "

@@ -459,8 +459,9 @@ def evaluate(
     against: StrPath | None = None,
     errors: int = 30,
     out: StrPath | None = None,
+    backend: Literal["auto", "torch", "onnx", "openvino"] = "auto",
     device: str = "auto",
-    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    precision: Literal["auto", "fp32", "bf16"] = "fp32",
     quiet: bool = False,
 ) -> StageResult:
     """Evaluate a fine-tuned model on a labelled file: every score with its confidence interval, calibration, slices
@@ -478,8 +479,9 @@ def evaluate(
         against: another model of the same task to compare with, on the same examples
         errors: number of the worst errors in the report
         out: output folder for scores.json and report.html
+        backend: torch, onnx (onnxruntime), openvino, or auto: the fastest that can open the model
         device: auto, cpu, cuda or cuda:0
-        precision: auto: bf16 on a GPU, fp32 on a CPU
+        precision: fp32, bf16, or auto: bf16 on a GPU, and on a CPU with instructions for it
         quiet: suppress messages and progress, but not warnings
 
     Returns: the values that `--json` prints; a notebook shows them as a table.
@@ -629,6 +631,7 @@ def predict(
     out: StrPath | None = None,
     overwrite: bool = False,
     batch_tokens: int | None = None,
+    backend: Literal["auto", "torch", "onnx", "openvino"] = "auto",
     device: str = "auto",
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     quiet: bool = False,
@@ -658,8 +661,9 @@ def predict(
         out: output .jsonl file; default: standard output
         overwrite: replace an existing out of other inputs or settings; default: refuse
         batch_tokens: tokens per batch; default: chosen for the device
+        backend: torch, onnx (onnxruntime), openvino, or auto: the fastest that can open the model
         device: auto, cpu, cuda or cuda:0
-        precision: auto: bf16 on a GPU, fp32 on a CPU
+        precision: auto: bf16 on a GPU, and on a CPU with instructions for it; else fp32
         quiet: suppress messages and progress, but not warnings
 
     Returns: the prediction for one text, or a list of predictions; with `out`, a `StageResult`.
@@ -685,6 +689,7 @@ def embed(
     analogies: Sequence[str] | str = (),
     fold: bool = True,
     batch_tokens: int | None = None,
+    backend: Literal["auto", "torch", "onnx", "openvino"] = "auto",
     device: str = "auto",
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     quiet: bool = False,
@@ -711,8 +716,9 @@ def embed(
         analogies: files of analogies (Google's questions-words.txt): accuracy by section
         fold: similarity, analogies: ignore case; the first row of a word counts
         batch_tokens: tokens per batch; default: chosen for the device
+        backend: torch, onnx (onnxruntime), openvino, or auto: the fastest that can open the model
         device: auto, cpu, cuda or cuda:0
-        precision: auto: bf16 on a GPU, fp32 on a CPU
+        precision: auto: bf16 on a GPU, and on a CPU with instructions for it; else fp32
         quiet: suppress messages and progress, but not warnings
 
     Returns: the vector of one text, an array with a row per text of a file, or the nearest documents or words; with

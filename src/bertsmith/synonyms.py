@@ -548,6 +548,8 @@ LOAD_ARGUMENTS: dict[str, str] = {
     "dtype": 'use precision="fp32" or "bf16"',
     "batch_size": "give it to the call: model(texts, batch_tokens=8192)",
     "top_k": "give it to the call: model(text, top_k=5)",
+    "engine": 'use backend="torch", "onnx" or "openvino"',
+    "provider": 'use backend="torch", "onnx" or "openvino"',
     "max_length": "it was set by finetune(max_length=...)",
 }
 
@@ -570,7 +572,7 @@ MODULE_NAMES: dict[str, str] = {
 
 def explain_load_argument(name: str) -> str:
     """The message for an argument that `load` does not have."""
-    hint = LOAD_ARGUMENTS.get(name, "its arguments are folder, device and precision")
+    hint = LOAD_ARGUMENTS.get(name, "its arguments are folder, backend, precision and device")
     return f"load() has no argument {name}; {hint}"
 
 

@@ -75,7 +75,8 @@ def test_predict_resumes_an_interrupted_run_byte_for_byte(folders, data, tmp_pat
 
 def test_predict_resumes_after_sigkill_byte_for_byte(folders, tmp_path):
     data = write_jsonl(tmp_path / "many.jsonl", [{"text": text} for text in random_texts(8_000)])
-    argv = [sys.executable, "-m", "bertsmith", "predict", f"model={folders['classify']}", f"data={data}", "--quiet"]
+    argv = [sys.executable, "-m", "bertsmith", "predict", f"model={folders['classify']}", f"data={data}", "precision=fp32",
+            "--quiet"]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     part = tmp_path / "killed.jsonl.part"
     process = subprocess.Popen([*argv, f"out={tmp_path / 'killed.jsonl'}"], env=environment, cwd=ROOT)

@@ -419,7 +419,10 @@ def test_predictor_on_gpu_matches_cpu(tmp_path):
     texts = ["the people said it now " * n for n in range(1, 9)]
     for kind in ("classify", "tag", "similar"):
         folder = save_model(tmp_path / kind, TASKS[kind])
-        cpu, fp32, bf16 = (bertsmith.load(folder, *args) for args in (("cpu",), ("cuda", "fp32"), ("cuda",)))
+        cpu, fp32, bf16 = (
+            bertsmith.load(folder, device=device, precision=precision)
+            for device, precision in (("cpu", "fp32"), ("cuda", "fp32"), ("cuda", "auto"))
+        )
         assert bf16.engine.device.type == "cuda" and bf16.engine.batch_tokens > cpu.engine.batch_tokens
         np.testing.assert_allclose(fp32.embed(texts), cpu.embed(texts), atol=1e-4)
         assert np.abs(bf16.embed(texts) - cpu.embed(texts)).max() < 0.1

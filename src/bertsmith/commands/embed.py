@@ -15,14 +15,12 @@ from ..config import Config, PosInt
 from ..console import Console, print_result
 from ..errors import UserError
 from ..inference import output_files
-from ..inference.engines.base import Precision
+from ..inference.engines.base import Backend, Precision
 from ..inference.predictor import Predictor, load
 from ..reading.arrays import open_npy
 from ..tasks.requests import TextRow, raise_bad_rows, read_valid_texts
 from ..tasks.similarity import Pooling, semantic_search, to_hits
 from ..tasks.standard_input import is_standard_input, iter_available, open_standard_input, read_input_texts
-from ..word_vectors.models import load_vectors
-from ..word_vectors.queries import run_queries
 from ..writing import resolve_output
 
 CHUNK_SIZE = 4096  # texts that are held in memory and sorted by length together
@@ -49,8 +47,9 @@ class Recipe(Config, frozen=True):
     analogies: Annotated[tuple[str, ...], "files of analogies (Google's questions-words.txt): accuracy by section"] = ()
     fold: Annotated[bool, "similarity, analogies: ignore case; the first row of a word counts"] = True
     batch_tokens: Annotated[PosInt | None, "tokens per batch; default: chosen for the device"] = None
+    backend: Annotated[Backend, "torch, onnx (onnxruntime), openvino, or auto: the fastest that can open the model"] = "auto"
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
-    precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
+    precision: Annotated[Precision, "auto: bf16 on a GPU, and on a CPU with instructions for it; else fp32"] = "auto"
 
 
 class DocumentIndex(NamedTuple):
@@ -80,7 +79,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     if out and (finished := output_files.read_finished_result(out, run_id, recipe.overwrite)):
         console.info(f"{out} has the output of this command already")
         return finished | {"out": recipe.out}
-    predictor = load(recipe.model, recipe.device, recipe.precision)
+    predictor = load(recipe.model, recipe.backend, recipe.precision, recipe.device)
     result = (_embed_texts if recipe.documents is None else _search_documents)(recipe, predictor, out, run_id, console)
     return output_files.record_result(out, result) if out else result
 
@@ -92,7 +91,7 @@ def call(recipe: Recipe, quiet: bool = False) -> Any:
     """
     if recipe.out is not None or _is_word_query(recipe) or (recipe.text is None) == (recipe.data is None):
         return run(recipe, quiet)
-    predictor = load(recipe.model, recipe.device, recipe.precision)
+    predictor = load(recipe.model, recipe.backend, recipe.precision, recipe.device)
     if recipe.documents is not None:
         index = _load_documents(recipe, predictor)
         answers = [answer for rows in _iter_chunks(recipe, 0) for answer in _search(recipe, predictor, rows, index)]
@@ -132,6 +131,9 @@ def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     similarity_files, analogy_files = (
         [resolve_path(file, key) for file in getattr(recipe, key)] for key in ("similarity", "analogies")
     )
+    from ..word_vectors.models import load_vectors
+    from ..word_vectors.queries import run_queries
+
     vectors = load_vectors(resolve_path(recipe.model, "model"))
     results = run_queries(
         vectors, recipe.word, recipe.analogy, similarity_files, analogy_files, recipe.top_k, recipe.fold, console

@@ -12,7 +12,7 @@ from ..evaluation.evaluate import Evaluation, evaluate_model, warn_of_unknown_la
 from ..evaluation.metric_names import format_p_value
 from ..evaluation.report import render_report
 from ..evaluation.summary import EvaluationSummary, build_details, build_scores, summarize
-from ..inference.engines.base import Precision
+from ..inference.engines.base import Backend, Precision
 from ..inference.predictor import Predictor, load
 from ..reports.html import write_page
 from ..tokenization.tables import name_file
@@ -34,8 +34,9 @@ class Recipe(Config, frozen=True):
     against: Annotated[str | None, "another model of the same task to compare with, on the same examples"] = None
     errors: Annotated[PosInt, "number of the worst errors in the report"] = 30
     out: Annotated[str | None, "output folder for scores.json and report.html"] = None
+    backend: Annotated[Backend, "torch, onnx (onnxruntime), openvino, or auto: the fastest that can open the model"] = "auto"
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
-    precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
+    precision: Annotated[Precision, "fp32, bf16, or auto: bf16 on a GPU, and on a CPU with instructions for it"] = "fp32"
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def _check_out(recipe: Recipe) -> Path:
 
 def _evaluate(recipe: Recipe, model: str, console: Console) -> tuple[Predictor, Evaluation, int]:
     """Predictor, evaluation and number of skipped rows; the model's task reads the file with this `columns` and `skip_bad`."""
-    predictor = load(model, recipe.device, recipe.precision)
+    predictor = load(model, recipe.backend, recipe.precision, recipe.device)
     task = predictor.task = msgspec.structs.replace(predictor.require_task(), skip_bad=recipe.skip_bad)
     if recipe.columns and hasattr(task, "columns"):
         task = predictor.task = msgspec.structs.replace(task, columns=recipe.columns)

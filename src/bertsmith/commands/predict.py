@@ -17,7 +17,7 @@ from ..config import Config, PosInt, to_dict
 from ..console import Console, print_result, print_text
 from ..errors import UserError
 from ..inference import output_files
-from ..inference.engines.base import Precision
+from ..inference.engines.base import Backend, Precision
 from ..inference.predictor import Predictor, load
 from ..model.generation.config import Beam, GenerationConfig, Greedy, Sample
 from ..rng import Stream, random_bits
@@ -74,8 +74,9 @@ class Recipe(Config, frozen=True):
     out: Annotated[str | None, "output .jsonl file; default: standard output"] = None
     overwrite: Annotated[bool, "replace an existing out of other inputs or settings; default: refuse"] = False
     batch_tokens: Annotated[PosInt | None, "tokens per batch; default: chosen for the device"] = None
+    backend: Annotated[Backend, "torch, onnx (onnxruntime), openvino, or auto: the fastest that can open the model"] = "auto"
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
-    precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
+    precision: Annotated[Precision, "auto: bf16 on a GPU, and on a CPU with instructions for it; else fp32"] = "auto"
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
@@ -89,7 +90,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     if out and (finished := output_files.read_finished_result(out, run_id, recipe.overwrite)):
         console.info(f"{out} has the {finished['answers']:,} answers of this command already")
         return finished | {"out": recipe.out}
-    predictor = load(recipe.model, recipe.device, recipe.precision)
+    predictor = load(recipe.model, recipe.backend, recipe.precision, recipe.device)
     if out is None:
         return _print_answers(recipe, predictor, inputs)
     count = _write_answers(recipe, predictor, inputs, out, run_id, console)
@@ -104,7 +105,7 @@ def run_on_terminal(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     inputs = _read_inputs(recipe)
     if list(inputs) != ["text"] or any(getattr(recipe, name) for name in ("out", "top_k", *LM_KEYS)):
         return run(recipe, quiet)
-    predictor = load(recipe.model, recipe.device, recipe.precision)
+    predictor = load(recipe.model, recipe.backend, recipe.precision, recipe.device)
     search = predictor.default_search
     if search is not None and recipe.generate != Greedy():
         search = recipe.generate
@@ -120,7 +121,7 @@ def call(recipe: Recipe, quiet: bool = False) -> Any:
     """What `bertsmith.predict` returns: the answer for a text, the answers for a file; with `out`, the result of `run`."""
     if recipe.out is not None:
         return run(recipe, quiet)
-    inputs, predictor = _read_inputs(recipe), load(recipe.model, recipe.device, recipe.precision)
+    inputs, predictor = _read_inputs(recipe), load(recipe.model, recipe.backend, recipe.precision, recipe.device)
     answers = [answer for chunk in _iter_answers(recipe, predictor, inputs) for answer in chunk]
     return answers if recipe.data is not None else answers[0]
 

@@ -96,9 +96,8 @@ def _relative_difference(model: Model, other: Model, length: int = 64) -> float:
 
 def _render_card(name: str, facts: CardFacts, part: Path) -> str:
     model, tokenizer, card = checkpoint.load(part)
-    return render_card(
-        name, facts, _model_rows(model, part), _fill_examples(Predictor(TorchEngine(model), tokenizer, card), facts.examples)
-    )
+    predictor = Predictor(TorchEngine(model, "fp32"), tokenizer, card)
+    return render_card(name, facts, _model_rows(model, part), _fill_examples(predictor, facts.examples))
 
 
 def _model_rows(model: Model, part: Path) -> dict[str, str]:

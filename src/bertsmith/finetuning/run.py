@@ -13,6 +13,7 @@ from .. import runs
 from ..artifacts import resolve_path
 from ..config import Config, to_dict
 from ..console import Console
+from ..device import resolve_device
 from ..diagnostics.monitor import RunMonitor
 from ..diagnostics.run_log import RunSettings
 from ..errors import UserError
@@ -235,7 +236,8 @@ def _setup(recipe: FinetuneRecipe, loaded: BaseModel, console: Console) -> Finet
     if isinstance(objective, Seq2SeqObjective):
         config = seq2seq.build_seq2seq_config(recipe, objective.task, base, config, max_length)
     model = _init_model(recipe, config, tokenizer, weights, base, objective, console)
-    precision: Precision = "fp32" if recipe.train.precision == "fp32" else "auto"
+    on_gpu = resolve_device(recipe.train.device, "train.device").type == "cuda"
+    precision: Precision = "auto" if on_gpu and recipe.train.precision != "fp32" else "fp32"
     return FinetuneRun(
         examples, objective, Predictor(TorchEngine(model, precision), tokenizer, {}, examples.task, max_length), metric
     )

@@ -21,7 +21,8 @@ from ..tasks.sequences import average_windows, encode_pairs
 from ..tasks.similarity import Pooling, normalize_rows, semantic_search, to_hits
 from ..tokenization.tokenizer import Tokenizer
 from ..writing import check_writable, lock_output, resolve_output
-from .engines.base import Engine, Precision
+from .engines.base import Backend, Engine, Precision
+from .engines.choice import open_folder
 from .fill_mask import FilledMasks, FillMask, Predictions
 from .framed_texts import encode_framed
 from .search_config import build_search_config
@@ -366,10 +367,11 @@ class Predictor:
         return self.task
 
     def require_torch(self, feature: str) -> "TorchEngine":
-        """The engine, if torch computes it; else an error that names the `feature` that needs it."""
+        """The model in torch, which is loaded for it if another engine computed it so far."""
         engine = self.engine.as_torch()
         if engine is None:
-            raise UserError(f"{feature} needs backend=torch, and this model is computed with backend={self.engine.backend}")
+            raise UserError(f"{feature} needs torch, and this folder has no weights for it; load the exported checkpoint")
+        self.engine = engine  # answers from now on: its weights may be changed
         return engine
 
     def _call_language_model(self, inputs: Any, top_k: int | None, batch_tokens: int | None) -> Any:
@@ -412,16 +414,12 @@ class Predictor:
         return CausalGenerator(self.require_torch("generated text"), self.tokenizer)
 
 
-def load(folder: str | Path, device: str = "auto", precision: Precision = "auto") -> Predictor:
-    """Load a checkpoint folder as a `Predictor`; `device="auto"` is a GPU if there is one."""
-    from ..device import resolve_device
-    from ..model import checkpoint
-    from .engines.torch import TorchEngine
-
+def load(
+    folder: str | Path, backend: Backend = "auto", precision: Precision = "auto", device: str = "auto"
+) -> Predictor:  # fmt: skip
+    """Load a checkpoint or exported folder as a `Predictor`; the arguments are those of `bertsmith.load`."""
     path = resolve_path(folder, "folder")
-    torch_device = resolve_device(device)
-    model, tokenizer, card = checkpoint.load(path)
+    engine, tokenizer, card = open_folder(path, backend, precision, device)
     config = read_config(path)
     task = from_dict(TaskConfig, config["task"], str(path / "config.json")) if "task" in config else None  # type: ignore[arg-type]
-    engine = TorchEngine(model.to(torch_device), precision)
     return Predictor(engine, tokenizer, card, task, config.get("max_length", 0), config)

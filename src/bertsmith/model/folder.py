@@ -76,7 +76,9 @@ def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
         matrix = weights.get(name.removesuffix(SCALE_SUFFIX))
         if matrix is None or matrix.dtype != np.int8 or scale.shape != matrix.shape[:1] or scale.dtype.kind != "f":
             raise UserError(f"{folder} does not match its config.json: {name} are not the scales of an int8 matrix")
-        weights[name.removesuffix(SCALE_SUFFIX)] = matrix * scale.astype(np.float32).reshape(-1, *[1] * (matrix.ndim - 1))
+        weight = matrix.astype(np.float32)
+        weight *= scale.astype(np.float32).reshape(-1, *[1] * (matrix.ndim - 1))
+        weights[name.removesuffix(SCALE_SUFFIX)] = weight
     if unscaled := [name for name, array in weights.items() if array.dtype == np.int8]:
         raise UserError(f"{folder} does not match its config.json: {unscaled[0]} is int8, but has no scales")
     return weights

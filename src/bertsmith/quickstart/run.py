@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from .. import api
 from ..config import Config, from_dict
 from ..console import Console, log_to_stderr, print_line
-from ..errors import Interrupted, UserError
+from ..errors import Interrupted, UserError, explain_missing_torch
 from ..recipes import read_recipe
 from ..reports.finetuning import FinetuningComparison, render_comparison, render_filled_masks
 from ..reports.html import note, render_document, section, write_page
@@ -99,6 +99,8 @@ def run(recipe: QuickstartRecipe, console: Console | None = None) -> dict[str, A
     console, folder, start_time = console or Console(), Path(recipe.folder), time.monotonic()
     if recipe.minutes <= 0:
         raise UserError(f"minutes = {recipe.minutes:g} must be above 0")
+    with explain_missing_torch("the quickstart"):  # before anything is done: its first step needs none
+        import torch  # noqa: F401
     folder.mkdir(parents=True, exist_ok=True)
     base = SHIPPED_MODEL if SHIPPED_MODEL in api.models() else None
     print_step = StepPrinter(console, 7 if base else 6)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,15 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Backend = Literal["auto", "torch", "onnx", "openvino"]
 Precision = Literal["auto", "fp32", "bf16"]
+CAUSAL_EMBEDDINGS = ("adaptive", "char-cnn", "ngram")  # input embeddings of which none depends on a later token
+MIN_COSINE = 0.999  # of sentence embeddings in bf16 to those in fp32; below it, precision=auto is fp32
 
 
 @dataclass(frozen=True)
 class ModelFacts:
     """What prediction needs to know of a model's architecture."""
 
+    vocab_size: int
     hidden_size: int
     num_hidden_layers: int
     max_position_embeddings: int
@@ -39,12 +42,15 @@ class ModelFacts:
     def from_record(cls, model: Mapping[str, Any]) -> "ModelFacts":
         """From the table `model` of config.json, without torch."""
         encoder = model["encoder"]
-        parts = [encoder.get("embeddings")]
+        embeddings = encoder.get("embeddings")
+        causal = [embeddings["kind"] in CAUSAL_EMBEDDINGS] if embeddings else []
         if encoder["num_hidden_layers"]:
-            parts += [encoder["mixer"], (encoder.get("layer_types") or {}).get("mixer")]
-        causal = [bool(part.get("causal", False)) for part in parts if part]
+            mixers = (encoder["mixer"], (encoder.get("layer_types") or {}).get("mixer"))
+            causal += [bool(mixer.get("causal", False)) for mixer in mixers if mixer]
         sizes = (encoder[name] for name in ("hidden_size", "num_hidden_layers", "max_position_embeddings"))
-        return cls(*sizes, bool(causal) and all(causal), model.get("decoder") is not None, tuple(model["heads"]))
+        return cls(
+            model["vocab_size"], *sizes, bool(causal) and all(causal), model.get("decoder") is not None, tuple(model["heads"])
+        )
 
     @property
     def is_causal_lm(self) -> bool:
@@ -55,7 +61,7 @@ class ModelFacts:
 class Engine(ABC):
     """A loaded model. Each method but `task_outputs` computes one batch; `batch_by_length` divides sequences into batches."""
 
-    backend: ClassVar[Backend]
+    backend: Backend
     facts: ModelFacts
 
     @property
@@ -111,11 +117,14 @@ def check_choice(key: str, value: str, choices: Any) -> None:
         raise UserError(f"{key}={value} is not known; choose from {', '.join(get_args(choices))}")
 
 
-def pad_batch(sequences: Iterable[Ints], pad_id: int = 0) -> tuple[Ints, Ints]:
-    """Right-padded ids and attention mask, (sequences, max_length) each."""
-    rows = list(sequences)
-    lengths = np.array([len(row) for row in rows], np.int64)
-    mask = (np.arange(lengths.max(initial=1)) < lengths[:, None]).astype(np.int64)
-    ids = np.full(mask.shape, pad_id, np.int64)
-    ids[mask.astype(bool)] = np.concatenate(rows)
-    return ids, mask
+def random_ids(lengths: Iterable[int], vocab_size: int) -> list[Ints]:
+    """Sequences on which engines and precisions are compared: always the same."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, vocab_size, length) for length in lengths]
+
+
+def lowest_cosine(vectors: Floats, others: Floats) -> float:
+    """The lowest cosine similarity of two vectors in the same row; 0 if one is not finite."""
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(others, axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.nan_to_num((vectors * others).sum(1) / norms, nan=0.0, posinf=0.0, neginf=0.0).min(initial=1.0))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...cores import limit_threads
+from ... import cores
 from ...model.batch import Inputs
 from ...model.model import Model
 from ...model.packing import Layout
@@ -20,11 +21,27 @@ from ...objectives.task_objective import build_task_objective
 from ...tasks import Task
 from ...tasks.base import EncodedExamples
 from ...tasks.similarity import Pooling
-from .base import LM_HEAD, Backend, Engine, Floats, Ints, ModelFacts, Precision, check_choice
+from .base import (
+    LM_HEAD,
+    MIN_COSINE,
+    Backend,
+    Engine,
+    Floats,
+    Ints,
+    ModelFacts,
+    Precision,
+    check_choice,
+    lowest_cosine,
+    random_ids,
+)
 
 
 class TorchEngine(Engine):
-    """A model with its inference precision: `auto` is bf16 autocast on a GPU (several times faster) and fp32 on a CPU."""
+    """A model with its inference precision.
+
+    `auto` is bf16 autocast on a GPU, several times faster than fp32; and on a CPU with instructions for it, unless the model
+    generates text (a step of decoding is bound by reading weights, which autocast converts) or its vectors change.
+    """
 
     backend: Backend = "torch"
 
@@ -36,7 +53,7 @@ class TorchEngine(Engine):
     def facts(self) -> ModelFacts:  # type: ignore[override]
         config, encoder = self.model.config, self.model.config.encoder
         sizes = (encoder.hidden_size, encoder.num_hidden_layers, encoder.max_position_embeddings)
-        return ModelFacts(*sizes, encoder.is_causal, config.decoder is not None, tuple(config.heads))
+        return ModelFacts(config.vocab_size, *sizes, encoder.is_causal, config.decoder is not None, tuple(config.heads))
 
     @property
     def device(self) -> torch.device:
@@ -50,8 +67,18 @@ class TorchEngine(Engine):
     @property
     def compute_precision(self) -> Literal["fp32", "bf16"]:
         if self.precision == "auto":
-            return "bf16" if self.device.type == "cuda" else "fp32"
+            return "bf16" if self.device.type == "cuda" or (cores.has_bf16() and self._keeps_vectors_in_bf16) else "fp32"
         return self.precision
+
+    @cached_property
+    def _keeps_vectors_in_bf16(self) -> bool:
+        """Whether sentence embeddings in bf16 have a cosine of `MIN_COSINE` or more to those in fp32."""
+        encoder = self.model.config.encoder
+        if encoder.is_causal or self.model.decoder is not None or not encoder.num_hidden_layers:
+            return False
+        ids = random_ids((16, min(64, encoder.max_position_embeddings)), self.model.config.vocab_size)
+        exact, rounded = (TorchEngine(self.model, precision).embed(ids, "mean") for precision in ("fp32", "bf16"))
+        return lowest_cosine(exact, rounded) >= MIN_COSINE
 
     @property
     def num_parameters(self) -> int:
@@ -60,7 +87,10 @@ class TorchEngine(Engine):
     @contextmanager
     def inference_context(self) -> Iterator[None]:
         """Inference mode with autocast to the precision in use; on a CPU, with a thread for each free core."""
-        use_bf16, threads = self.compute_precision == "bf16", limit_threads() if self.device.type == "cpu" else nullcontext()
+        use_bf16, threads = (
+            self.compute_precision == "bf16",
+            cores.limit_threads() if self.device.type == "cpu" else nullcontext(),
+        )
         with threads, torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=use_bf16):
             yield
 
