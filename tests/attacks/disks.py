@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +23,14 @@ NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
+    yield from cases_of(list_for_processes(artifacts), work, count, seed)
+
+
+def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iterator[Case]:
     if shutil.which("unshare") is None or subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode:
         print("disks: this system allows no mount namespaces")
         return
-    rng, stages = random.Random(seed), list_for_processes(artifacts)
+    rng = random.Random(seed)
     expected: dict[str, dict[str, bytes]] = {}
     for number in range(count):
         stage = stages[number % len(stages)]

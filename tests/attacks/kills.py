@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,13 +16,17 @@ from tests.attacks import disturbances
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.deaths import run_undisturbed
 from tests.attacks.harness import Case
-from tests.attacks.stages import check_files, list_for_processes
+from tests.attacks.stages import Stage, check_files, list_for_processes
 
 CASES = 140
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
-    rng, stages = random.Random(seed), list_for_processes(artifacts)
+    yield from cases_of(list_for_processes(artifacts), work, count, seed)
+
+
+def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iterator[Case]:
+    rng = random.Random(seed)
     expected: dict[str, dict[str, bytes]] = {}
     seconds: dict[str, float] = {}
     for number in range(count):

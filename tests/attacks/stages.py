@@ -66,7 +66,11 @@ def list_stages(a: Artifacts) -> list[Stage]:
         Stage("glove", ("pretrain", f"corpus={a.corpus}", "objective=glove", "objective.vector_size=8", "train.epochs=1"), "h"),
         Stage("continue", ("pretrain", f"corpus={a.corpus}", f"init={a.model}", *train, "train.average_checkpoints=2"), "j"),
         Stage("tag", ("finetune", "task=tag", f"model={a.model}", f"data.train={a.sentences}", *train), "k"),
-        Stage("prune", ("prune", f"model={a.classifier}", f"data.train={a.rows}", f"data.dev={a.rows}", "unit=neuron", *train), "n"),
+        Stage(
+            "prune",
+            ("prune", f"model={a.classifier}", f"data.train={a.rows}", f"data.dev={a.rows}", "unit=neuron", *train),
+            "n",
+        ),
         Stage("prune tokens", ("prune", f"model={a.model}", "unit=vocab", f"texts={a.text}"), "o"),
         Stage("share", ("share", f"model={a.model}", "embedding_size=8"), "y"),
         Stage("distill", ("distill", f"teacher={a.classifier}", f"data.train={a.rows}", f"data.dev={a.rows}", *train), "z"),

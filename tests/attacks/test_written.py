@@ -1,8 +1,8 @@
-"""The fast part of the attacks on what is written: deaths, failing operations, links and places for stages without torch."""
+"""The fast part of the attacks on what is written, for stages without torch."""
 
 import pytest
 
-from tests.attacks import deaths, links, places, resources
+from tests.attacks import deaths, disks, kills, links, places, resources
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.harness import run_case
 from tests.attacks.stages import list_stages
@@ -10,7 +10,7 @@ from tests.support.cli import run_cli
 from tests.support.texts import make_english_text
 
 STAGES = ("tokenizer", "prepare", "prepare drop", "show corpus")
-FAMILIES = {"deaths": deaths, "resources": resources, "links": links, "places": places}
+FAMILIES = {"deaths": deaths, "resources": resources, "links": links, "places": places, "kills": kills, "disks": disks}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,9 @@ def artifacts(tmp_path_factory):
     return Artifacts(root, root / "text.txt", **paths)
 
 
-@pytest.mark.parametrize(("family", "count"), [("deaths", 12), ("resources", 12), ("links", 30), ("places", 40)])
+@pytest.mark.parametrize(
+    ("family", "count"), [("deaths", 12), ("resources", 12), ("links", 30), ("places", 40), ("kills", 4), ("disks", 4)]
+)
 def test_nothing_is_lost(artifacts, tmp_path, family, count):
     stages = [stage for stage in list_stages(artifacts) if stage.name in STAGES]
     given = (artifacts,) if family == "places" else ()
