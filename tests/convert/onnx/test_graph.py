@@ -6,6 +6,8 @@ import torch
 
 from bertsmith.convert.onnx import build_graph, build_head_graph
 from bertsmith.convert.onnx.graph import add_weights, weight_names
+from bertsmith.model.config import LayerSizes
+from bertsmith.model.embeddings import FactorizedConfig
 from bertsmith.model.heads import LMHeadConfig, PooledHeadConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.sublayers import FeedForwardConfig
@@ -30,7 +32,10 @@ ROTARY = build_encoder(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[PLAIN, ROTARY], ids=["bert", "rotary"])
+PRUNED = build_encoder(layer_sizes=LayerSizes((1, 3), (8, 40)), embeddings=FactorizedConfig(embedding_size=8))
+
+
+@pytest.fixture(scope="module", params=[PLAIN, ROTARY, PRUNED], ids=["bert", "rotary", "pruned"])
 def traced(request):
     model = build_random_model(request.param, {"lm": LMHeadConfig(), "nsp": PooledHeadConfig(labels=2)})
     return model, build_graph(model, weights=False)
