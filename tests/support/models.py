@@ -59,10 +59,10 @@ TASKS = {
 }
 
 
-def save_model(folder, task=None):
+def save_model(folder, task=None, encoder=BERT_ENCODER):
     """Save a random model as `finetune` (with a task) or `pretrain` writes it."""
     heads = build_task_objective(task).heads() if task else {"lm": LMHeadConfig()}
-    model = build_model(ModelConfig(encoder=BERT_ENCODER, vocab_size=len(TOKENIZER), heads=heads), 3)
+    model = build_model(ModelConfig(encoder=encoder, vocab_size=len(TOKENIZER), heads=heads), 3)
     record = {"task": to_dict(task), "max_length": 48} if task else {}
     checkpoint.save(folder, model, TOKENIZER, {}, record)
     return folder

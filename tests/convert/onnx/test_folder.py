@@ -11,10 +11,11 @@ import bertsmith
 from bertsmith.artifacts import verify_manifest
 from bertsmith.convert.onnx import check, folder
 from bertsmith.model import checkpoint
+from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.tasks import TextClassification
 from tests.support.cli import run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
-from tests.support.onnx_graphs import run_session
+from tests.support.onnx_graphs import build_encoder, run_session
 from tests.support.texts import VOCAB
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install bertsmith[export]")
@@ -122,3 +123,32 @@ def test_sentence_embeddings_are_normalized_as_the_task_says(tmp_path):
     np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1, atol=1e-5)
     modules = json.loads((tmp_path / "onnx" / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
+
+
+@pytest.fixture(scope="module")
+def wide_source(tmp_path_factory):
+    """A model with layers that are worth quantizing."""
+    encoder = build_encoder(hidden_size=64, feedforward=FeedForwardConfig(intermediate_size=128))
+    return save_model(tmp_path_factory.mktemp("wide") / "classify", TASK, encoder)
+
+
+@pytest.mark.parametrize("kind", ["onnx", "openvino"])
+def test_int8_folder_answers_alone_and_nearly_as_the_model(wide_source, kind):
+    pytest.importorskip("openvino")
+    out = wide_source.with_name(f"int8-{kind}")
+    result = run_cli_json("export", f"model={wide_source}", f"format={kind}", "precision=int8", f"out={out}")
+    assert result["cosine"]["mean"] >= 0.99 and result["cosine"]["lowest"] <= result["cosine"]["mean"] <= 1
+    verify_manifest(out)
+    assert not list(out.glob("*.safetensors"))
+    graph = out / ("model.onnx" if kind == "onnx" else "openvino_model.xml")
+    assert (b"DynamicQuantizeMatMul" if kind == "onnx" else b"FakeQuantize") in graph.read_bytes()
+
+
+def test_int8_of_layers_that_are_too_small_is_refused(source, tmp_path):
+    message = run_cli_error("export", f"model={source}", "format=onnx", "precision=int8", f"out={tmp_path / 'out'}")
+    assert "no linear layers" in message and not (tmp_path / "out").exists()
+
+
+def test_precision_applies_to_graphs_only(source, tmp_path):
+    message = run_cli_error("export", f"model={source}", "precision=int8", f"out={tmp_path / 'out'}")
+    assert "precision=int8 applies to graphs" in message

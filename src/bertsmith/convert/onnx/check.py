@@ -36,6 +36,7 @@ from .outputs import (
     averages_sequences,
 )
 
+MIN_INT8_COSINE = 0.99  # of sentence embeddings to those in float32, on average
 TOLERANCE = 1e-4  # largest difference, relative to the largest value where that is above 1
 BATCH_SIZES = (1, 2, 8)
 NUM_ROWS = (1, 7)  # of the graph of a head
@@ -114,6 +115,30 @@ def compute_outputs(model: Model, task: Task | None, texts: Texts) -> Arrays:
         elif isinstance(head, PooledClassifier):
             outputs[PAIR_LOGITS] = head(encoder.pool_tokens(inputs), encoder)
     return {name: value.numpy() for name, value in outputs.items()}
+
+
+def check_int8_graph(
+    run: Runner, input_names: Iterable[str], model: Model, task: Task | None, batches: Iterable[Arrays]
+) -> dict[str, float]:
+    """Mean and lowest cosine of the sentence embeddings of a quantized graph to the model's.
+
+    `batches` are inputs without padding. Random ids, as in `draw_batches`, are harder than texts: the mean decides.
+    """
+    names, cosines = set(input_names), list[float]()
+    for feeds in batches:
+        texts = Texts(list(feeds[INPUT_IDS]), list(feeds[TOKEN_TYPE_IDS]))
+        with torch.inference_mode():
+            expected = compute_outputs(model, task, texts)[EMBEDDING].astype(np.float64)
+        computed = run({name: value for name, value in feeds.items() if name in names})[EMBEDDING].astype(np.float64)
+        norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(computed, axis=1)
+        cosines += ((expected * computed).sum(1) / np.maximum(norms, 1e-30)).tolist()
+    result = {"mean": float(np.mean(cosines)), "lowest": min(cosines)}
+    if not result["mean"] >= MIN_INT8_COSINE:
+        raise UserError(
+            f"precision=int8: sentence embeddings of random ids have a mean cosine of {result['mean']:.4f} to float32, below "
+            f"{MIN_INT8_COSINE}; nothing was written. Use precision=fp32"
+        )
+    return result
 
 
 def _batches(model: Model, is_pair: bool) -> Iterable[Texts]:

@@ -5,6 +5,7 @@
 | `config.json` | the checkpoint (architecture, task, labels, thresholds); with the keys that transformers' AutoConfig reads |
 | `model.onnx`, and `lm_head.onnx` or `task_head.onnx` where a head is a graph of its own | format=onnx |
 | `model.safetensors` | format=onnx: the weights, once, which the graphs read as external data |
+| the same with all weights in the graphs, those of linear layers as int8 | format=onnx precision=int8 |
 | `openvino_model.xml`, `.bin`; `openvino_lm_head.xml` ... | format=openvino, weights included |
 | `tokenizer.json`, `tokenizer_config.json`, `card.json`, `README.md` | both |
 | `modules.json`, `1_Pooling/`, `2_Normalize/` | sentence-transformers |
@@ -29,10 +30,11 @@ from ...writing import check_writable, lock_output, write_atomic, write_json
 from ..huggingface.folder import fold_temperature
 from ..huggingface.sentence_transformers import write_modules
 from ..huggingface.tokenizer import write_tokenizer
-from .check import Runner, check_graph, check_head_graph, onnx_runner, openvino_runner
+from .check import Runner, check_graph, check_head_graph, check_int8_graph, onnx_runner, openvino_runner
 from .external_data import Location, find_weights, set_external_data
 from .graph import build_graph, build_head_graph
 from .outputs import HeadModule, head_graphs
+from .quantize import draw_batches, quantize_graph
 from .readme import render_readme
 from .support import check_exportable
 
@@ -40,14 +42,20 @@ if TYPE_CHECKING:
     import onnx
 
 GraphFormat = Literal["onnx", "openvino"]
+GraphPrecision = Literal["fp32", "int8"]
 GRAPH = "model"
 PACKAGES = {"onnx": ("torch", "onnx", "onnxscript", "onnxruntime"), "openvino": ("torch", "onnx", "onnxscript", "openvino")}
 
 
-def export_graphs(source: Path, out: Path, kind: GraphFormat, console: Console, identity: str) -> dict[str, Any]:
+def export_graphs(
+    source: Path, out: Path, kind: GraphFormat, console: Console, identity: str, precision: GraphPrecision = "fp32"
+) -> dict[str, Any]:
     """Write the folder; every graph is compared with torch before (see check.py)."""
-    if missing := [package for package in PACKAGES[kind] if find_spec(package) is None]:
-        raise UserError(f"format={kind} needs {' and '.join(missing)}: pip install 'bertsmith[export,{kind}]'")
+    extras, packages = ["export", kind], [*PACKAGES[kind]]
+    if precision == "int8" and kind == "openvino":  # ranges of the activations are measured with onnxruntime
+        extras, packages = [*extras, "onnx"], [*packages, "onnxruntime"]
+    if missing := [package for package in packages if find_spec(package) is None]:
+        raise UserError(f"format={kind} needs {' and '.join(missing)}: pip install 'bertsmith[{','.join(extras)}]'")
     model, tokenizer, card = checkpoint.load(source)
     record = checkpoint.read_config(source)
     task = from_dict(TaskConfig, record["task"], str(source / "config.json")) if "task" in record else None  # type: ignore[arg-type]
@@ -57,6 +65,7 @@ def export_graphs(source: Path, out: Path, kind: GraphFormat, console: Console, 
         model, task = fold_temperature(model, temperature), msgspec.structs.replace(task, temperature=1.0)
     record = {name: value for name, value in record.items() if name not in ("model", "weights")}
     record |= {} if task is None else {"task": to_dict(task)}
+    record |= {"precision": "int8"} if precision == "int8" else {}
     with lock_output(out):
         if finished := read_finished_run(out, identity):
             console.info(f"{out} already exists, exported from the same model")
@@ -65,9 +74,12 @@ def export_graphs(source: Path, out: Path, kind: GraphFormat, console: Console, 
         run: dict[str, Any] = {"identity": identity}
         with atomic_folder(out, run) as staging:
             _write_checkpoint(staging, model, tokenizer, card, record, task)
-            run["result"] = {"differences": _write_graphs(staging, model, task, kind, console)}
+            if precision == "int8":
+                run["result"] = {"cosine": _write_int8_graphs(staging, model, task, kind, tokenizer, console)}
+            else:
+                run["result"] = {"differences": _write_graphs(staging, model, task, kind, console)}
             write_atomic(staging / "README.md", render_readme(out.absolute().name, model, task, kind).encode())
-            if kind == "openvino":
+            if kind == "openvino" or precision == "int8":  # the graphs have their own
                 for path in list_weight_files(staging):
                     path.unlink()
     if temperature != 1:
@@ -128,6 +140,28 @@ def _write_graphs(
         for name, value in values.items():
             console.info(f"checked: {graph}: {name}: maximum difference from torch {value:.1e}")
     return differences
+
+
+def _write_int8_graphs(
+    folder: Path, model: Model, task: Task | None, kind: GraphFormat, tokenizer: Tokenizer, console: Console
+) -> dict[str, float]:
+    """Mean and lowest cosine of sentence embeddings to those of torch, on other ids than those of the calibration."""
+    longest = model.config.encoder.max_position_embeddings
+    proto = build_graph(model, task)
+    quantized = quantize_graph(proto, kind, draw_batches(tokenizer, longest))
+    if quantized == proto:
+        raise UserError(
+            "precision=int8: the graph of this model has no linear layers that int8 makes faster; use precision=fp32"
+        )
+    run, input_names = _write_graph(folder, GRAPH, quantized, {}, kind)
+    cosine = check_int8_graph(run, input_names, model, task, draw_batches(tokenizer, longest, seed=1))
+    for head in head_graphs(model, task):
+        run, _ = _write_graph(folder, f"{head}_head", build_head_graph(model, head, task), {}, kind)
+        check_head_graph(run, HeadModule(model, head, task))
+    console.info(
+        f"checked: sentence embeddings of random ids: cosine to torch {cosine['mean']:.4f}, at least {cosine['lowest']:.4f}"
+    )
+    return cosine
 
 
 def _write_graph(

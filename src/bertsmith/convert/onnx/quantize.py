@@ -64,7 +64,9 @@ def quantize_graph(
     quantized.CopyFrom(proto)
     graph, added = quantized.graph, dict[str, onnx.TensorProto]()
     build = _build_dynamic if target == "onnx" else _build_static
-    replaced = {layer.node.output[0]: build(layer, added) for layer in _find_layers(graph, target, proto, batches)}
+    if not (layers := _find_layers(graph, target, proto, batches)):
+        return quantized
+    replaced = {layer.node.output[0]: build(layer, added) for layer in layers}
     nodes = [part for node in graph.node for part in replaced.get(node.output[0], [node])]
     del graph.node[:]
     graph.node.extend(nodes)
