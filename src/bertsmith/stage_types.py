@@ -1036,6 +1036,16 @@ class SpanMasking(TypedDict, total=False):
     """maximum span length in words (10 in SpanBERT)"""
 
 
+class Static(TypedDict, total=False):
+    kind: Required[Literal["static"]]
+    vector_size: int
+    """dimensions, by PCA; the teacher's hidden_size if that is smaller"""
+    sif: float
+    """a of the weights a / (a + p(token)) (SIF, Arora et al. 2017); 0: no weights"""
+    sentences: int
+    """corpus: number of sentences whose vectors are learned"""
+
+
 class Streams(TypedDict, total=False):
     kind: Required[Literal["streams"]]
     across: bool
@@ -1212,6 +1222,8 @@ Drop = Literal["lines", "documents"] | Sequence[Literal["lines", "documents"]]
 
 FinetuneModel = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large", "albert-base", "albert-large", "albert-xlarge", "albert-xxlarge", "roberta-base", "roberta-large", "distilbert", "electra-small", "electra-base", "electra-large", "modernbert-mini", "modernbert-base", "modernbert-large", "lite-mini", "lite-base", "reformer-mini", "reformer-base", "longformer-mini", "longformer-base", "longformer-large", "transformer", "transformer-big", "transformer-small", "textcnn", "bilstm", "elmo", "taglm", "elmo-transformer", "nnlm", "gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "transformer-xl", "transformer-xl-char", "adaptive-span"] | StrPath | EncoderConfig | Config
 
+Format = Literal["hf", "onnx", "openvino", "int8", "vectors", "model2vec"]
+
 Generate = Literal["greedy", "sample", "beam"] | Greedy | Config | Sample | Beam
 
 Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "char", "byte", "word"]
@@ -1223,6 +1235,8 @@ Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-bas
 Objective = Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", "skip-gram", "cbow"] | NextSentenceMLM | Config | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
 
 ShowKind = Literal["masks", "curves", "corpus", "run", "senses", "attention", "spans", "buckets"]
+
+Student = Literal["shape", "static"] | str | Shape | Config | Static
 
 Task = Literal["classify", "regress", "tag", "answer", "choose", "similar", "generate"] | TextClassification | Config | TextRegression | TokenClassification | QuestionAnswering | MultipleChoice | TextSimilarity | Seq2Seq
 

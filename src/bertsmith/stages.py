@@ -267,7 +267,7 @@ def export(
     model: StrPath,
     out: StrPath,
     overwrite: bool = False,
-    format: Literal["hf", "onnx", "openvino", "int8", "vectors"] = "hf",
+    format: t.Format = "hf",
     precision: Literal["fp32", "int8"] = "fp32",
     check: bool = False,
     header: bool = True,
@@ -285,7 +285,7 @@ def export(
         overwrite: vectors: replace an existing file; default: refuse
         format: hf: Hugging Face folder; onnx, openvino: graphs that answer without torch, checked against it; int8:
             quantized bertsmith checkpoint, a quarter as large; vectors: token embeddings as a word vector file (.bin,
-            .npy, else text)
+            .npy, else text); model2vec: a static student for model2vec
         precision: onnx, openvino: int8 computes linear layers in int8 and makes a smaller folder; nothing is written
             where the mean cosine of sentence embeddings to float32 is below 0.99
         check: hf: also compare outputs with transformers on random ids
@@ -496,7 +496,7 @@ def distill(
     *,
     teacher: StrPath,
     out: StrPath,
-    student: Literal["shape"] | str | t.Shape | Config = "shape",
+    student: t.Student = "shape",
     data: t.Data | Config | None = None,
     corpus: StrPath | None = None,
     loss: t.Loss | None = None,
@@ -519,7 +519,7 @@ def distill(
     Args:
         teacher: model to learn from: a checkpoint, fine-tuned for data, pre-trained for corpus
         out: output checkpoint folder
-        student: a checkpoint or preset, or the keys in which a new student differs from the teacher
+        student: a checkpoint or preset, static (a table of token vectors), or keys that differ from the teacher
         data: task stage: files of labelled examples, of the teacher's task
         corpus: general stage: corpus folder made by `prepare` with the teacher's tokenizer
         loss: weights of the losses: distilbert, tinybert, minilm, minilmv2, or a table

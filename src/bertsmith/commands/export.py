@@ -10,6 +10,7 @@ from ..convert.huggingface import folder
 from ..convert.huggingface.readme import render_readme
 from ..convert.int8 import export_int8
 from ..convert.onnx.folder import export_graphs
+from ..convert.model2vec import export_model2vec
 from ..convert.parity import check_parity
 from ..convert.word_vectors import export_vectors
 from ..errors import UserError
@@ -27,10 +28,10 @@ class Recipe(Config, frozen=True):
     out: Annotated[str, "output folder; with format=vectors, the file"]
     overwrite: Annotated[bool, "vectors: replace an existing file; default: refuse"] = False
     format: Annotated[
-        Literal["hf", "onnx", "openvino", "int8", "vectors"],
+        Literal["hf", "onnx", "openvino", "int8", "vectors", "model2vec"],
         "hf: Hugging Face folder; onnx, openvino: graphs that answer without torch, checked against it; "
         "int8: quantized bertsmith checkpoint, a quarter as large; "
-        "vectors: token embeddings as a word vector file (.bin, .npy, else text)",
+        "vectors: token embeddings as a word vector file (.bin, .npy, else text); model2vec: a static student for model2vec",
     ] = "hf"
     precision: Annotated[
         Literal["fp32", "int8"],
@@ -62,6 +63,10 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         return export_int8(source, out, facts, console, identity)
     if recipe.card is not None:
         raise UserError("card applies to format=int8 only; leave it out")
+    if recipe.format == "model2vec":
+        if recipe.check:
+            raise UserError("check=true applies to format=hf only; leave it out (format=model2vec always compares the vectors)")
+        return export_model2vec(source, out, console, identity)
     if recipe.format in ("onnx", "openvino"):
         if recipe.check:
             raise UserError(f"check=true applies to format=hf only; leave it out (format={recipe.format} always compares)")

@@ -186,6 +186,13 @@ class EncoderConfig(Config, frozen=True):
         return tokenizer.with_open_vocabulary() if self.has_open_vocabulary else tokenizer
 
     @property
+    def is_vector_table(self) -> bool:
+        """Whether a token's hidden state is its row of the embedding table, whatever stands around it (word vectors)."""
+        adds = self.position_embedding_type != "none" or self.type_vocab_size or self.embedding_norm or self.scale_embeddings
+        changes = adds or self.embeddings is not None or self.norm == "pre" or self.embedding_dim != self.hidden_size
+        return not self.num_hidden_layers and not changes
+
+    @property
     def needs_streams(self) -> bool:
         """Whether the model has a memory without effect unless batches continue the text of the batch before."""
         return bool(self.num_hidden_layers) and self.mixer.needs_streams

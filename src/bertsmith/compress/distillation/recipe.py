@@ -14,6 +14,7 @@ from ...objectives import CausalLM, MaskedLM
 from ...pretrained import shipped
 from ...train.config import TrainConfig
 from .layers import InitLayers, LayerMap
+from .static.recipe import Static
 
 Relation = Literal["qk", "qq", "kk", "vv"]
 
@@ -90,9 +91,9 @@ class DistillRecipe(Config, frozen=True):
 
     teacher: Annotated[str, "model to learn from: a checkpoint, fine-tuned for data, pre-trained for corpus"]
     out: Annotated[str, "output checkpoint folder"]
-    student: Annotated[str | Shape, "a checkpoint or preset, or the keys in which a new student differs from the teacher"] = (
-        Shape()
-    )
+    student: Annotated[
+        str | Shape | Static, "a checkpoint or preset, static (a table of token vectors), or keys that differ from the teacher"
+    ] = Shape()
     data: Annotated[Data | None, "task stage: files of labelled examples, of the teacher's task"] = None
     corpus: Annotated[str | None, "general stage: corpus folder made by `prepare` with the teacher's tokenizer"] = None
     loss: Annotated[Losses, "weights of the losses: distilbert, tinybert, minilm, minilmv2, or a table"] = Losses()
@@ -115,6 +116,9 @@ def find_preset(name: str) -> EncoderConfig | None:
 
 def check_recipe(recipe: DistillRecipe) -> None:
     """Raises a UserError for contradicting settings, before any file is read."""
+    if isinstance(recipe.student, Static):
+        _check_static(recipe)
+        return
     if (recipe.data is None) == (recipe.corpus is None):
         raise UserError(
             "distill needs either data (task stage: data.train=FILE) or corpus (general stage: corpus=FOLDER), not both"
@@ -136,6 +140,18 @@ def check_recipe(recipe: DistillRecipe) -> None:
         raise UserError("train.gradient_checkpointing does not work with loss.attentions and loss.relations; leave it out")
     if recipe.data and recipe.train.workers:
         raise UserError(f"train.workers={recipe.train.workers} has no effect with data; leave it out")
+
+
+def _check_static(recipe: DistillRecipe) -> None:
+    default = DistillRecipe(teacher="", out="")
+    for key in ("data", "loss", "objective", "validation_split", "eval_tokens", "metric_for_best_model"):
+        if getattr(recipe, key) != getattr(default, key):
+            raise UserError(
+                f"{key} does not apply to student=static, which learns the teacher's sentence vectors; leave it out"
+            )
+    if recipe.corpus is None and (recipe.train != default.train or recipe.max_length):
+        raise UserError("student=static is trained on the sentences of a corpus; set corpus=FOLDER, or leave out train and "
+                       "max_length")  # fmt: skip
 
 
 def distill_identity(recipe: DistillRecipe) -> str:

@@ -23,6 +23,8 @@ from ...train.objective import Batch, Objective
 from ...writing import resolve_output
 from .objective import CorpusDistillation, StateLosses, TaskDistillation, add_projections, remove_projections
 from .recipe import DistillRecipe, Shape, check_recipe, distill_identity
+from .static.recipe import Static
+from .static.run import distill_static
 from .student import build_student, check_vocabulary, copy_heads
 from .teacher import Teacher
 
@@ -36,6 +38,8 @@ def distill(recipe: DistillRecipe, quiet: bool = False) -> dict[str, Any]:
         if run.finished_result:
             return run.finished_result
         teacher = Teacher.load(recipe.teacher)
+        if isinstance(recipe.student, Static):
+            return distill_static(recipe, recipe.student, teacher, run)
         if recipe.data:
             teacher.require_task()
         elif recipe.loss.soft_labels:

@@ -35,6 +35,7 @@ class Student(NamedTuple):
 def build_student(recipe: DistillRecipe, teacher: Teacher) -> Student:
     if isinstance(recipe.student, Shape):
         return _like_teacher(recipe.student, recipe.seed, teacher)
+    assert isinstance(recipe.student, str), "student=static has a run of its own"
     preset = find_preset(recipe.student)
     if preset is None:
         return Student(BaseModel(*checkpoint.load(resolve_path(recipe.student, "student"))), recipe.student)
