@@ -86,6 +86,15 @@ def test_pretrained_models_are_pruned_without_data(folder):
     assert json.loads((folder / "once" / "config.json").read_text())["stage"] == "prune"
 
 
+@pytest.mark.parametrize("words", [["prune", "unit=head"], ["share", "num_hidden_groups=1"]])
+def test_a_folder_with_files_of_the_user_is_not_replaced(folder, tmp_path, words):
+    (tmp_path / "out" / "state").mkdir(parents=True)
+    own = tmp_path / "out" / "state" / "step-2"  # a name that the run of a training may have left
+    own.write_text("years of work")
+    message = run_cli_error(*words, f"model={folder / 'bert'}", f"out={tmp_path / 'out'}")
+    assert "contains other files" in message and own.read_text() == "years of work"
+
+
 @pytest.mark.parametrize("task", ["regress", "tag", "choose", "answer", "similar"])
 def test_every_task_is_pruned(task, folder, tmp_path):
     """One step, since objectives differ by task: targets, teacher and evaluation."""

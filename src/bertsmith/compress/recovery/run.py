@@ -40,6 +40,7 @@ from ...train.objective import Batch, Objective
 from ...train.param_groups import ParamScheduleFn
 from ...train.setup import prepare
 from ...train.trainer import Trainer, Validation
+from ...writing import check_writable
 from .recipe import RecoveryRecipe
 from .report import describe_model, describe_scores, list_rows, measure_speed
 from .teacher import HIDDEN_STATES, SOFT_LABELS, RecoveryLosses, TaughtObjective, Teacher
@@ -169,8 +170,8 @@ def publish(
         record |= {"task": to_dict(evaluation.task), "max_length": setup.max_length}
         card |= evaluation.card
     written = (checkpoint.model_writer(model, tokenizer), {**card, "result": result}, record, _record_recipe(recipe))
-    if setup is None:  # nothing was trained, so the folder does not exist yet
-        with atomic_folder(run.folder) as staging:
+    if setup is None:  # nothing was trained, so the folder does not exist yet, or is the user's
+        with atomic_folder(check_writable(run.folder)) as staging:
             replace(run, folder=staging).publish(*written)
     else:
         run.publish(*written)
