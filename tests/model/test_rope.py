@@ -108,3 +108,19 @@ def test_rope_gives_order_without_position_embeddings():
 def test_rope_rejects_odd_head_dim(heads, hidden_size):
     with pytest.raises(UserError, match=rf"even head size, not {hidden_size // heads};"):
         build_small_model(heads=heads, hidden_size=hidden_size)
+
+
+def test_exported_program_has_the_table_for_any_length():
+    class Table(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rotary = RotaryEmbedding(8, 100.0)
+
+        def forward(self, x):
+            return self.rotary.cos_sin(x.shape[0], x.device)[: x.shape[0]]
+
+    table = Table()
+    sizes = ({0: torch.export.Dim("tokens")},)
+    exported = torch.export.export(table, (torch.zeros(5),), dynamic_shapes=sizes, strict=False).module()
+    for length in (2, 5, 33):
+        assert_close(exported(torch.zeros(length)), RotaryEmbedding(8, 100.0).cos_sin(length, torch.device("cpu"))[:length])
