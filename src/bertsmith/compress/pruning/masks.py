@@ -25,7 +25,7 @@ MaskedUnit = Literal["head", "neuron", "weight", "block"]
 Scope = Literal["global", "layer"]
 
 SCORE_DECAY = 0.98  # of the moving sum of |dL/dξ| per batch
-NEURON_MULTIPLE = 8  # the kept neurons of a layer are a multiple of this: narrower matrices are no faster
+NEURON_MULTIPLE = 8  # the kept neurons of a layer are a multiple of this, so that they fill vector registers
 SCORES_SUFFIX = ".scores"  # of the trained scores of movement pruning, by parameter name
 
 
