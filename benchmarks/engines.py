@@ -36,9 +36,9 @@ def resident():
 model = bertsmith.load({model!r}, backend={backend!r}, device="cpu")
 texts = random_texts(512, 0)
 model.embed(texts[:64])
-start = time.perf_counter()
+start, start_cpu = time.perf_counter(), time.process_time()
 model.embed(texts)
-seconds = time.perf_counter() - start
+seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
 time.sleep(0.3)
 start = time.process_time()
 time.sleep(1)
@@ -47,7 +47,7 @@ memory = []
 for seed in range({batches}):
     model.embed(random_texts(500, seed))
     memory.append(resident())
-print(json.dumps({{"seconds": seconds, "idle": idle, "memory": memory, "precision": model.engine.compute_precision}}))
+print(json.dumps({{"seconds": seconds, "cpu": cpu, "idle": idle, "memory": memory, "precision": model.engine.compute_precision}}))
 """
 BUSY = "while True: pass"
 
@@ -55,20 +55,23 @@ BUSY = "while True: pass"
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
     """Rows of all engines that are installed."""
     model, rounds = bench.options.get("model", "mini-en"), bench.int_option("rounds", 5)
-    backends = [name for name, package in PACKAGES.items() if find_spec(package)]
+    chosen = bench.options.get("backends", ",".join(PACKAGES)).split(",")
+    backends = [name for name, package in PACKAGES.items() if name in chosen and find_spec(package)]
     batches = max(2, bench.int_option("count", 20_000) // 500)
     rows = []
     for backend in backends:
-        first = statistics.median(_time(FIRST_ANSWER.format(model=model, backend=backend)) for _ in range(rounds))
+        times = [_time(FIRST_ANSWER.format(model=model, backend=backend)) for _ in range(rounds)]
+        first, first_cpu = map(statistics.median, zip(*times, strict=True))
         code = MEASUREMENTS.format(model=model, backend=backend, max_length=MAX_LENGTH, batches=batches)
         quiet = json.loads(_run(code))
         busy = _with_neighbours(bench.int_option("neighbours", 4), code.replace(f"range({batches})", "range(1)"))
         early, late = quiet["memory"][len(quiet["memory"]) // 4], quiet["memory"][-1]
         name = f"backend={backend} ({quiet['precision']})"
         rows += [
-            (f"{name}: import, load and first answer in a new process", f"{first:.2f} s", "", "", "0.5 s"),
-            (f"{name}: 512 texts", f"{quiet['seconds']:.2f} s", "", "", ""),
-            (f"{name}: the same beside busy processes", f"{busy:.2f} s", "", f"{busy / quiet['seconds']:.1f}x", ""),
+            (f"{name}: first answer of a new process", f"{first:.2f} s, {first_cpu:.2f} s of CPU", "", "", "0.5 s"),
+            (f"{name}: 512 texts", f"{quiet['seconds']:.2f} s, {quiet['cpu']:.2f} s of CPU", "", "", ""),
+            (f"{name}: the same beside busy processes", f"{busy['seconds']:.2f} s, {busy['cpu']:.2f} s of CPU", "",
+             f"{busy['seconds'] / quiet['seconds']:.1f}x", ""),
             (f"{name}: CPU time of an idle second", f"{quiet['idle'] * 1000:.0f} ms", "", "", "0"),
             (f"{name}: memory after {batches * 125:,} / {batches * 500:,} texts of changing lengths",
              f"{early:.0f} / {late:.0f} MB", "", f"{late / early:.2f}x", "1x"),
@@ -83,19 +86,21 @@ def _run(code: str) -> str:
     return completed.stdout
 
 
-def _time(code: str) -> float:
+def _time(code: str) -> tuple[float, float]:
+    """Seconds, and seconds of CPU time, of a process."""
     before = os.times()
     _run(code)
-    return os.times().elapsed - before.elapsed
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return after.elapsed - before.elapsed, cpu
 
 
-def _with_neighbours(number: int, code: str) -> float:
-    """Seconds for the texts beside processes that only compute."""
+def _with_neighbours(number: int, code: str) -> dict[str, float]:
+    """The measurements beside processes that only compute."""
     neighbours = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(number)]
     try:
-        seconds: float = json.loads(_run(code))["seconds"]
+        return dict(json.loads(_run(code)))
     finally:
         for process in neighbours:
             process.kill()
             process.wait()
-    return seconds

@@ -58,7 +58,8 @@ BENCHMARKS = {
     ),
     "engines": Benchmark(
         "answers on a CPU by onnxruntime, OpenVINO and torch: first answer, memory, idle threads, busy neighbours",
-        {"model": "shipped model, or a folder with an ONNX graph (mini-en)", "rounds": "processes of the first answer (5)",
+        {"model": "shipped model, or a folder with an ONNX graph (mini-en)",
+         "backends": "of onnx, openvino, torch; default: all installed", "rounds": "processes of the first answer (5)",
          "count": "texts until memory is read (20000)", "neighbours": "busy processes (4)"},
     ),
     "generating": Benchmark(

@@ -146,3 +146,15 @@ def test_quickstart_without_torch_says_how_to_install_it(tmp_path):
         "from bertsmith.quickstart.run import main; sys.exit(main())", f"folder={tmp_path / 'out'}", "minutes=0.1"
     )
     assert (completed.returncode, completed.stderr.splitlines()[-1]) == (2, f"error: the quickstart {NEEDS_TORCH}")
+
+
+def test_what_needs_torch_of_a_shipped_model_says_how_to_install_it():
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install bertsmith[onnx]")
+    code = (
+        "import bertsmith\nfrom bertsmith.errors import UserError\nmodel = bertsmith.load('mini-en', backend='onnx')\n"
+        "for call in (lambda: model.attentions('a'), lambda: model.model, lambda: model.to('cpu'), lambda: model.save('x')):\n"
+        "    try:\n        call()\n    except UserError as error:\n        print(error)"
+    )
+    completed = run_python(code)
+    needed = "needs torch, and it is not installed: pip install 'bertsmith[train]'"
+    assert completed.stdout.splitlines() == [f"attentions {needed}", *[f"model {needed}"] * 3], completed.stderr

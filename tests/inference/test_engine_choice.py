@@ -45,6 +45,7 @@ def timed(monkeypatch):
         return seconds[tuple(candidate)], vectors
 
     monkeypatch.setattr(choice, "_time", time)
+    monkeypatch.setattr(choice, "_time_import", lambda backend: 0.0)
     monkeypatch.setattr("bertsmith.inference.engines.openvino.has_bf16", lambda: True)
     return order, seconds
 

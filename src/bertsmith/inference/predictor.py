@@ -23,6 +23,7 @@ from ..tokenization.tokenizer import Tokenizer
 from ..writing import check_writable, lock_output, resolve_output
 from .engines.base import Backend, Engine, Precision
 from .engines.choice import open_folder
+from .engines.folder import is_installed
 from .fill_mask import FilledMasks, FillMask, Predictions
 from .framed_texts import encode_framed
 from .search_config import build_search_config
@@ -117,9 +118,9 @@ class Predictor:
         """Outputs of the task's head per sequence (per example, where windows are pooled); for task=generate, generated ids."""
         task = self.require_task()
         if task.head_type == "lm":
+            engine, search = self.require_torch("text generation"), self.generation_config
             from .text_generation import generate_targets
 
-            engine, search = self.require_torch("generated text"), self.generation_config
             return list(generate_targets(engine, self.tokenizer, task, encoded.input_ids, search, batch_tokens))
         unlabelled = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
         return self.engine.task_outputs(task, unlabelled, batch_tokens)
@@ -179,11 +180,12 @@ class Predictor:
             >>> tokens, offsets, weights = model.attentions("a fine film")
             >>> weights.shape  # (layers, heads, 5, 5): [CLS] a fine film [SEP]
         """
+        engine = self.require_torch("attentions")
         from .attentions import compute_attentions
 
         text_list, is_single = as_text_list(texts)
         encoded = encode_framed(self.tokenizer, text_list, self.max_length)
-        results = compute_attentions(self.require_torch("attention weights"), encoded, batch_tokens)
+        results = compute_attentions(engine, encoded, batch_tokens)
         return results[0] if is_single else results
 
     def alignments(
@@ -195,13 +197,13 @@ class Predictor:
         when it predicts target token i; an RNN decoder has one layer and one head (Bahdanau et al. 2015, figure 3). The target
         is what the model generates, or `targets`.
         """
+        engine = self.require_torch("alignments")
         from .attentions import compute_alignments
 
         text_list, is_single = as_text_list(texts)
         task, target_list = self.require_task(), None if targets is None else as_text_list(targets)[0]
         if task.head_type != "lm":
             raise UserError(f"alignments are between source and target; task={task.__struct_config__.tag} has no target text")
-        engine = self.require_torch("attention weights")
         arguments = (engine, self.tokenizer, task, text_list, target_list, self.max_length)
         results = compute_alignments(*arguments, batch_tokens)
         return results[0] if is_single else results
@@ -275,13 +277,13 @@ class Predictor:
         """
         if not isinstance(text, str):
             raise UserError("stream takes one text; call generate for several")
-        from .text_generation import stream_target
-
         task = self._generation_task
         settings = {"kind": kind, **({"max_new_tokens": task.max_target_length} if task else {}), **search}
         config: GenerationConfig = from_dict(GenerationConfig, settings, "stream")  # type: ignore[arg-type]
         if task is not None:
-            engine = self.require_torch("generated text")
+            engine = self.require_torch("text generation")
+            from .text_generation import stream_target
+
             return stream_target(engine, self.tokenizer, task, text, self.max_length, config)
         return self._causal_generator().stream(text, config)
 
@@ -313,7 +315,7 @@ class Predictor:
     @property
     def model(self) -> "Model":
         """The torch module of the model."""
-        return self.require_torch("the torch module").model
+        return self.require_torch("model").model
 
     @property
     def device(self) -> Any:
@@ -343,21 +345,22 @@ class Predictor:
 
     def to(self, device: "str | torch.device") -> "Predictor":
         """Move the model to a device ("cpu", "cuda", "cuda:1", "auto") in place; returns the predictor."""
+        model = self.model
         from ..device import resolve_device
 
-        self.model.to(resolve_device(str(device)))
+        model.to(resolve_device(str(device)))
         return self
 
     def save(self, folder: str | Path) -> Path:
         """Write a checkpoint folder that `load` reads, with tokenizer, task and card; an existing folder is not overwritten."""
+        model, path = self.model, resolve_output(folder, "folder")
         from ..model import checkpoint
 
-        path = resolve_output(folder, "folder")
         task = {} if self.task is None else {"task": to_dict(self.task)}
         config = {name: value for name, value in self.config.items() if name != "model"} | task
         config["max_length"] = self.max_length
         with lock_output(path), atomic_folder(check_writable(path)) as staging:
-            checkpoint.write_files(staging, self.model, self.tokenizer, self.card, config, as_int8="weights" in self.config)
+            checkpoint.write_files(staging, model, self.tokenizer, self.card, config, as_int8="weights" in self.config)
         return path
 
     def require_task(self) -> Task:
@@ -370,7 +373,10 @@ class Predictor:
         """The model in torch, which is loaded for it if another engine computed it so far."""
         engine = self.engine.as_torch()
         if engine is None:
-            raise UserError(f"{feature} needs torch, and this folder has no weights for it; load the exported checkpoint")
+            way_out = "this folder has no weights for it; load the exported checkpoint"
+            if not is_installed("torch"):
+                way_out = "it is not installed: pip install 'bertsmith[train]'"
+            raise UserError(f"{feature} needs torch, and {way_out}")
         self.engine = engine  # answers from now on: its weights may be changed
         return engine
 
@@ -409,9 +415,10 @@ class Predictor:
         return self.task if self.task is not None and self.task.head_type == "lm" else None  # type: ignore[return-value]
 
     def _causal_generator(self) -> "CausalGenerator":
+        engine = self.require_torch("text generation")
         from .text_generation import CausalGenerator
 
-        return CausalGenerator(self.require_torch("generated text"), self.tokenizer)
+        return CausalGenerator(engine, self.tokenizer)
 
 
 def load(
