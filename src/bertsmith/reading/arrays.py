@@ -60,7 +60,7 @@ def read_tensor_headers(path: Path) -> dict[str, TensorHeader]:
     try:
         with open_regular(path) as file:
             size, header_size = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
-            data = file.read(min(header_size, MAX_HEADER_BYTES)) if header_size < size else b""
+            data = file.read(header_size) if header_size <= min(size, MAX_HEADER_BYTES) else b""
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     if size < 8 or len(data) < header_size:

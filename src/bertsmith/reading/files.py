@@ -29,14 +29,14 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """The bytes that a file has when it is opened; more than `max_bytes` are a UserError."""
     with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = file.read(max_bytes + 1) if size <= max_bytes else b""
-    if (size := max(size, len(data))) > max_bytes:
-        raise UserError(
-            f"{path} has {size:,} bytes, more than the {max_bytes:,} that such a file may have; it is damaged, or another file"
-        )
-    return data
+        if (size := os.fstat(file.fileno()).st_size) > max_bytes:
+            raise UserError(
+                f"{path} has {size:,} bytes, more than the {max_bytes:,} that such a file may have; it is damaged, or of another "
+                "kind"
+            )
+        return file.read(size)
 
 
 def read_text(path: Path, max_bytes: int) -> str:

@@ -123,7 +123,7 @@ class MetricsLogger:
             self._tensorboard.start(step)
         if self.path.exists():
             with open_regular(self.path) as file:
-                data = file.read(size)
+                data = file.read(min(size, os.fstat(file.fileno()).st_size))
             # only complete rows, even if the file is shorter than `size`
             write_atomic(self.path, data[: data.rfind(b"\n") + 1])
 
