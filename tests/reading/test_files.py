@@ -54,5 +54,5 @@ def test_file_above_the_limit_is_not_read(tmp_path):
 
 def test_text_that_is_not_utf8_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"a\xff")
-    with pytest.raises(UserError, match="is damaged.*: 'utf-8' codec can't decode byte 0xff in position 1"):
+    with pytest.raises(UserError, match=r"is damaged.*: 'utf-8' codec can't decode byte 0xff in position 1"):
         read_text(tmp_path / "file", 9)

@@ -33,8 +33,7 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
     with open_regular(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > max_bytes:
             raise UserError(
-                f"{path} has {size:,} bytes, more than the {max_bytes:,} that such a file may have; it is damaged, or of another "
-                "kind"
+                f"{path} has {size:,} bytes, more than the {max_bytes:,} that such a file may have; it is of another kind"
             )
         return file.read(size)
 
