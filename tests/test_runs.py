@@ -90,6 +90,17 @@ def test_run_refuses_checkpoints_of_another_recipe(tmp_path):
         Run(tmp_path, "second", QUIET).load_latest_checkpoint(pytest.fail)
 
 
+def test_checkpoints_of_another_recipe_are_refused_before_the_folder_is_used(tmp_path):
+    """GloVe counts co-occurrences in the folder before it looks for a checkpoint."""
+    for step in (1, 2):
+        save(Run(tmp_path / "out", "first", QUIET), step, limit=2)
+    (tmp_path / "out" / "state" / "step-2" / "progress.json").write_text("{")  # damaged
+    with pytest.raises(UserError, match=r"another recipe \(first, not second\)"), open_run(tmp_path / "out", "second", QUIET):
+        pytest.fail("the run was opened")
+    with open_run(tmp_path / "out", "first", QUIET) as run:
+        assert run.finished_result is None
+
+
 def publish(run, recipe):
     def write_model(folder, card, config):
         write_json(folder / "card.json", card)

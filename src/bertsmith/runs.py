@@ -64,12 +64,8 @@ class Run:
     def load_latest_checkpoint(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest intact checkpoint, or None if there is none; damaged ones are skipped with a warning."""
         checkpoint = _load_newest_intact(self.state, warn)
-        saved_identity = checkpoint and checkpoint.progress.get("fingerprint")
-        if checkpoint and saved_identity != self.identity:
-            raise UserError(
-                f"{self.folder} contains checkpoints of another recipe ({saved_identity or '-'}, not {self.identity or '-'}); "
-                f"choose another `out`, or remove {self.state} to start over"
-            )
+        if checkpoint:
+            _check_identity(self.folder, checkpoint.progress, self.identity)
         return checkpoint
 
     def save_checkpoint(
@@ -167,6 +163,15 @@ def read_family(source: Path) -> dict[str, str]:
     return {"family": family} if family else {}
 
 
+def _check_identity(folder: Path, progress: Mapping[str, Any], identity: str) -> None:
+    """Raise unless a checkpoint with this progress.json is of the same recipe."""
+    if (saved := progress.get("fingerprint")) != identity:
+        raise UserError(
+            f"{folder} contains checkpoints of another recipe ({saved or '-'}, not {identity or '-'}); "
+            f"choose another `out`, or remove {folder / 'state'} to start over"
+        )
+
+
 def _load_newest_intact(state: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     damage = ""
     for path in reversed(list_checkpoints(state)):
@@ -192,6 +197,13 @@ def _load_checkpoint(folder: Path) -> Checkpoint:
 def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
         check_writable(out, "state/step-*", "state/counts", "seeds")
+        for checkpoint in reversed(list_checkpoints(out / "state")):
+            with suppress(UserError):  # damaged: reported when it is loaded
+                progress = read_object(checkpoint / PROGRESS_FILE)
+                break
+        else:
+            return None
+        _check_identity(out, progress, run_id)  # before any work, and before the folder is written to
         return None
     card = read_object(out / "card.json")
     if card.get("identity") != run_id:
