@@ -50,6 +50,7 @@ MAY_IMPORT = {
     "runs": "errors config artifacts writing tensors console signals",
     "convert": "errors config artifacts writing tensors console tokenization tasks model word_vectors objectives "
     "train.objective inference runs pretrained",
+    "serving": "errors artifacts console reading signals tasks inference",
     "planning": "errors config console corpus model objectives train runs",
     "diagnostics": "errors config artifacts writing rng tensors tokenization corpus model objectives runs reports",
     "pretraining": "errors config artifacts writing console device corpus tokenization model word_vectors objectives "
@@ -66,7 +67,7 @@ MAY_IMPORT = {
     "commands": "errors config hub_names recipes artifacts writing rng console processes tokenization corpus tasks "
     "model convert "
     "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing "
-    "runs pretraining finetuning compress",
+    "runs pretraining finetuning compress serving",
     "schema": "errors config commands",
     "help": "errors config recipes commands schema",
     "results": "inference",

@@ -128,6 +128,7 @@ FUNCTIONS = {
         "`StageResult`",
         'bertsmith.embed(model="mini-en", text="one text").shape',
     ),
+    "serve": StageFunction("serve", *RESULT, 'bertsmith.serve(model=["mini-en"], port=8000)  # until it is interrupted'),
     "doctor": StageFunction("doctor", *RESULT, 'bertsmith.doctor(folder="out/bert")["findings"]'),
     "verify": StageFunction("verify", *RESULT, 'bertsmith.verify(folder="out/bert")["intact"]'),
     "show": StageFunction("show", *RESULT, 'bertsmith.show(kind="masks", corpus="out/corpus", out="masks.html")'),

@@ -185,6 +185,16 @@ STAGE_HELP = {
         ("model", "text", "data", "out", "pooling", "documents", "top_k", "word", "analogy", "batch_tokens", "backend",
          "device", "precision"),
     ),
+    "serve": StageHelp(
+        "Answer over HTTP with one or more models: /models/NAME/predict, fill, embed ..., and the paths of OpenAI's, "
+        "text-embeddings-inference's and Cohere's clients. GET /openapi.json lists them all.",
+        (
+            "bertsmith serve model=mini-en",
+            "bertsmith serve model=out/mood,mini-en port=8080 api_keys=keys.txt",
+        ),
+        ("model", "host", "port", "batch_tokens", "max_texts", "timeout", "memory_limit", "api_keys", "requests_per_minute",
+         "cors_origins", "device", "precision"),
+    ),
     "doctor": StageHelp(
         "Diagnose a corpus, a checkpoint or a stopped run: what was found, what it means, and a setting to try. Exits with 1 "
         "if there are problems.",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = ["convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "share", "show", "suite", "train_tokenizer", "verify"]
+__all__ = ["convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "serve", "share", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
@@ -726,6 +726,52 @@ def embed(
 
     Returns: the vector of one text, an array with a row per text of a file, or the nearest documents or words; with
     `out`, a `StageResult`.
+    """
+
+
+@stage("serve", StageResult)
+def serve(
+    *,
+    model: Sequence[StrPath] | StrPath,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    batch_tokens: int = 2048,
+    max_texts: int = 10000,
+    max_request_bytes: int = 16777216,
+    max_pending: int = 20000,
+    timeout: float = 120.0,
+    memory_limit: int | None = None,
+    api_keys: str | None = None,
+    requests_per_minute: int | None = None,
+    cors_origins: Sequence[str] | str = (),
+    device: str = "auto",
+    precision: Literal["auto", "fp32", "bf16"] = "auto",
+    quiet: bool = False,
+) -> StageResult:
+    """Answer over HTTP with one or more models: /models/NAME/predict, fill, embed ..., and the paths of OpenAI's,
+    text-embeddings-inference's and Cohere's clients. GET /openapi.json lists them all.
+
+    Example:
+        >>> bertsmith.serve(model=["mini-en"], port=8000)  # until it is interrupted
+
+    Args:
+        model: checkpoint folders and names of shipped models; paths have their names
+        host: address to listen on; 0.0.0.0: every network of the machine
+        port: port; 0: any free one, which is printed
+        batch_tokens: tokens computed at once; a short request waits for at most one such batch
+        max_texts: texts of one request
+        max_request_bytes: bytes of one request
+        max_pending: texts that wait for an answer; with more, requests get 429 and are to be sent again
+        timeout: seconds for an answer
+        memory_limit: megabytes of weights in memory; the least recently used models are unloaded
+        api_keys: file with one API key a line; default: no key is needed
+        requests_per_minute: limit for each client (API key or address)
+        cors_origins: origins whose pages may call the server from a browser; *: all
+        device: auto, cpu, cuda or cuda:0
+        precision: auto: bf16 on a GPU, fp32 on a CPU
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: the values that `--json` prints; a notebook shows them as a table.
     """
 
 

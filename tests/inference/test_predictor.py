@@ -62,6 +62,8 @@ def test_predictor_of_every_task_takes_one_or_several_inputs(predictors):
             score_of(model(text, "the way")) == pytest.approx(score_of(model([text], ["the way"])[0])) != score_of(model(text))
         )
     assert list(predictors["classify"](text)) == ["label", "score", "scores"] and list(predictors["regress"](text)) == ["score"]
+    pair = predictors["classify"]({"text": text, "text_b": "the way"})
+    assert score_of(pair) == pytest.approx(score_of(predictors["classify"](text, "the way")))
     similarity = predictors["similar"](text, "the way")
     assert -1 <= similarity["score"] < 1 and predictors["similar"](text, text)["score"] == pytest.approx(1)
     assert predictors["similar"]([text, text], ["the way", text])[0] == pytest.approx(similarity)

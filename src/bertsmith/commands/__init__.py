@@ -30,6 +30,7 @@ STAGES = {
     "race": "pre-train model families with one compute budget and compare them on tasks",
     "predict": "predict for a text or a file, one JSON object per line",
     "embed": "compute text embeddings, or search documents by them",
+    "serve": "answer over HTTP: our API, and those of OpenAI, text-embeddings-inference and Cohere",
     "doctor": "diagnose a corpus or a run and suggest fixes",
     "verify": "compare a folder with its checksums: tokenizer, corpus, model, checkpoint or export",
     "show": "render a corpus, its masking or a run as an offline HTML page",

@@ -39,7 +39,9 @@ def parse_requests(task: Task, inputs: Any, text_b: Any, fields: Mapping[str, An
     Several inputs are an iterable of texts or mappings, or a data frame with a column for each field.
     """
     if isinstance(inputs, str | Mapping) or inputs is None:
-        values = {**(inputs if isinstance(inputs, Mapping) else {"text": inputs}), "text_b": text_b, **fields}
+        values = {**(inputs if isinstance(inputs, Mapping) else {"text": inputs}), **fields}
+        if text_b is not None:
+            values["text_b"] = text_b
         return [_parse_request(task, _drop_none(values))], True
     fields = dict(fields)
     text_b = fields.pop("text_b", text_b)

@@ -1,0 +1,168 @@
+"""The ASGI app: all endpoints, health and metrics, keys, rate limit and CORS, errors as JSON, and one log line per request."""
+
+import hmac
+import json
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ..console import logger
+from ..errors import UserError
+from .endpoints import Endpoint, describe_api, json_response
+from .errors import ClientGone, InvalidRequest, ServeError, TooManyRequests, Unauthorized
+from .routes import inference, models, openai, rerank
+from .service import Service
+
+ENDPOINTS = (*models.ENDPOINTS, *openai.ENDPOINTS, *rerank.ENDPOINTS, *inference.ENDPOINTS)
+OPEN_PATHS = frozenset(("/health", "/ready"))  # without a key, for load balancers
+CLIENT_GONE = 499  # as nginx logs it; nobody receives it
+MAX_CLIENTS = 100_000  # whose requests are counted at a time
+
+AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Access:
+    """Who may ask, and how often: API keys and requests per minute and client (key, or else address)."""
+
+    def __init__(self, keys: tuple[str, ...] = (), requests_per_minute: int | None = None) -> None:
+        self.keys, self.requests_per_minute = [key.encode() for key in keys], requests_per_minute
+        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests left, and when that was so
+
+    def check(self, request: Request) -> None:
+        if request.url.path in OPEN_PATHS or request.method == "OPTIONS":
+            return
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        key = key if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        if self.keys and not any([hmac.compare_digest(key.encode(), known) for known in self.keys]):
+            raise Unauthorized("the API key is missing or wrong; send `Authorization: Bearer KEY`")
+        if self.requests_per_minute is not None:
+            client = key if self.keys else request.client.host if request.client else ""
+            self._count(client, self.requests_per_minute)
+
+    def _count(self, client: str, limit: int) -> None:
+        """Token bucket: `limit` requests at once, refilled evenly over a minute."""
+        now = time.monotonic()
+        left, since = self._budgets.pop(client, (float(limit), now))
+        left = min(limit, left + (now - since) * limit / 60)
+        self._budgets[client] = (left - 1 if left >= 1 else left, now)
+        if len(self._budgets) > MAX_CLIENTS:
+            self._budgets.popitem(last=False)
+        if left < 1:
+            seconds = int((1 - left) * 60 / limit) + 1
+            raise TooManyRequests(f"more than {limit} requests a minute; try again in {seconds} s", retry_after=seconds)
+
+
+def build_app(service: Service, access: Access, cors_origins: tuple[str, ...] = ()) -> AsgiApp:
+    """The app of a service, whose first model is loaded when it starts."""
+    document = describe_api(ENDPOINTS, bool(access.keys))
+
+    async def health(request: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def ready(request: Request) -> Response:
+        return json_response({"ready": service.is_ready}, 200 if service.is_ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        loaded = [(name, model.predictor is not None) for name, model in service.store.models.items()]
+        return PlainTextResponse(service.metrics.render(service.scheduler.num_pending, loaded), media_type="text/plain; version=0.0.4")
+
+    async def openapi(request: Request) -> Response:
+        return json_response(document)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await service.start()
+        yield
+        service.stop()
+
+    plain = {"/health": health, "/ready": ready, "/metrics": metrics, "/openapi.json": openapi}
+    routes = [Route(path, function, methods=["GET"]) for path, function in plain.items()]
+    routes += [Route(endpoint.path, _wrap(service, endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown_path})
+    return _Gate(app, service, access, cors_origins)
+
+
+def _wrap(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    """The handler with its value as JSON, and its errors in the words of its API."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            value = await endpoint.handler(service, request)
+            return value if isinstance(value, Response) else json_response(value)
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        except UserError as error:
+            return _error_response(InvalidRequest(str(error)), endpoint)
+        except ServeError as error:
+            return _error_response(error, endpoint)
+
+    return handle
+
+
+def _error_response(error: ServeError, endpoint: Endpoint | None = None) -> Response:
+    headers = {"retry-after": str(error.retry_after)} if error.retry_after is not None else None
+    body = endpoint.error_body(error) if endpoint else {"error": error.message, "error_type": error.kind}
+    return json_response(body, error.status, headers)
+
+
+async def _unknown_path(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    hint = "GET /openapi.json lists the paths" if error.status_code == 404 else f"{request.method} is not for this path"
+    message = {"error": f"{request.url.path}: {error.detail}; {hint}", "error_type": "not_found"}
+    return json_response(message, error.status_code, dict(error.headers or {}))
+
+
+class _Gate:
+    """ASGI middleware around the app: access, CORS, counting and logging. It passes `receive` on, so that the app sees a client
+    leave."""
+
+    def __init__(self, app: AsgiApp, service: Service, access: Access, origins: tuple[str, ...]) -> None:
+        self.app, self.service, self.access, self.origins = app, service, access, origins
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request, started, status = Request(scope), time.monotonic(), 500
+        cors = self._cors_headers(request)
+
+        async def send_counted(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *cors]
+            await send(message)
+
+        try:
+            try:
+                self.access.check(request)
+            except ServeError as error:
+                await _error_response(error)(scope, receive, send_counted)
+                return
+            if request.method == "OPTIONS" and cors:
+                await Response(status_code=204)(scope, receive, send_counted)
+                return
+            await self.app(scope, receive, send_counted)
+        finally:
+            seconds = time.monotonic() - started
+            route = scope.get("route")
+            self.service.metrics.count_request(getattr(route, "path", "other"), status, seconds)
+            logger.info(json.dumps({"method": request.method, "path": request.url.path[:200], "status": status,
+                                    "ms": round(1000 * seconds, 1)}))  # fmt: skip
+
+    def _cors_headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        origin = request.headers.get("origin")
+        if origin is None or not ("*" in self.origins or origin in self.origins):
+            return []
+        allowed = {"access-control-allow-origin": "*" if "*" in self.origins else origin, "vary": "origin",
+                   "access-control-allow-methods": "GET, POST, OPTIONS",
+                   "access-control-allow-headers": "authorization, content-type, x-api-key"}  # fmt: skip
+        return [(name.encode(), value.encode("latin-1")) for name, value in allowed.items()]

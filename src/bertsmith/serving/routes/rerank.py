@@ -1,0 +1,87 @@
+"""Reranking: Cohere's and Jina's /v1/rerank and /v2/rerank, and the scores that text-embeddings-inference's route shares."""
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from starlette.requests import Request
+
+from ...inference.predictor import Predictor
+from .. import operations
+from ..endpoints import Endpoint
+from ..errors import InvalidRequest
+from ..requests import Truncate, check_count, fit_texts, read_body
+from ..service import Service
+
+CROSS_ENCODER, BY_VECTORS = "cross-encoder", "embeddings"
+
+
+class RerankBody(msgspec.Struct):
+    query: str
+    documents: list[str | dict[str, Any]]
+    model: str | None = None
+    top_n: Annotated[int, Meta(ge=1)] | None = None
+    return_documents: bool = False
+    truncate: Truncate = "right"
+
+
+class RankedDocument(msgspec.Struct, omit_defaults=True):
+    index: int
+    relevance_score: float
+    document: dict[str, Any] | None = None
+
+
+class RerankAnswer(msgspec.Struct):
+    """`method`: cross-encoder (the model read each pair) or embeddings (cosine similarity of vectors)."""
+
+    results: list[RankedDocument]
+    model: str
+    method: str
+
+
+def error_body(error: Any) -> dict[str, Any]:
+    return {"message": error.message, "detail": error.message}
+
+
+async def rerank(service: Service, request: Request) -> RerankAnswer:
+    body = await read_body(request, RerankBody, service.limits)
+    texts = [document if isinstance(document, str) else document.get("text") for document in body.documents]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidRequest('a document is neither a text nor {"text": ...}')
+    name, scores, method = await score(service, request, body.model, body.query, texts, body.truncate)  # type: ignore[arg-type]
+    ranked = sorted(range(len(texts)), key=lambda index: (-scores[index], index))[: body.top_n]
+    results = [
+        RankedDocument(index, scores[index], {"text": texts[index]} if body.return_documents else None) for index in ranked
+    ]
+    return RerankAnswer(results, name, method)
+
+
+async def score(
+    service: Service, request: Request, model_name: str | None, query: str, texts: list[str], truncate: Truncate
+) -> tuple[str, list[float], str]:
+    """The model, the score of each text for the query, and the method: a cross-encoder if there is one, else by vectors."""
+    check_count(len(texts), service.limits)
+    tests = (operations.can_rerank, operations.suits_embedding, operations.can_embed)
+    model, predictor = await service.choose(model_name, *tests, what="rerank")
+    if operations.can_rerank(predictor):
+        examples, sizes = _pairs(predictor, query, texts, truncate)
+        answers = await service.run(request, operations.predict(predictor), examples, sizes)
+        return model.name, [operations.positive_score(predictor, answer) for answer in answers], CROSS_ENCODER
+    fitting, sizes = fit_texts(predictor, [query, *texts], truncate)
+    vectors = await service.run(request, operations.embed(predictor, None), fitting, sizes)
+    rows = operations.truncate_dimensions(vectors, None, normalize=True)
+    scores: list[float] = np.clip(rows[1:] @ rows[0], -1, 1).tolist()
+    return model.name, scores, BY_VECTORS
+
+
+def _pairs(predictor: Predictor, query: str, texts: list[str], truncate: Truncate) -> tuple[list[Any], list[int]]:
+    fitting, sizes = fit_texts(predictor, [query, *texts], truncate)
+    examples = operations.parse_examples(predictor, [{"text": fitting[0], "text_b": text} for text in fitting[1:]])
+    return examples, [sizes[0] + size for size in sizes[1:]]
+
+
+ENDPOINTS = tuple(
+    Endpoint("POST", path, rerank, "documents by relevance, as Cohere's and Jina's", RerankAnswer, RerankBody, error_body)
+    for path in ("/v1/rerank", "/v2/rerank")
+)

@@ -1,0 +1,158 @@
+"""`Scheduler`: one thread that computes the items of all requests in batches of a bounded number of tokens.
+
+Items that ask the same of the same model share a batch, whichever request they come from. Requests take turns, so that a long
+one does not hold up a short one: it waits for at most one batch. A thread of its own is all that a CPU or GPU can use.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+MAX_BATCH_ITEMS = 1024
+
+Compute = Callable[[list[Any]], Sequence[Any]]  # one result per item, in order
+
+
+class Operation(NamedTuple):
+    """What is asked of a model. Items of operations with equal keys are computed together."""
+
+    key: Hashable
+    compute: Compute
+
+
+class QueueFull(Exception):
+    """More items are waiting than the scheduler accepts."""
+
+
+class Job:
+    """The items of one request: `future` gets their results in order, or the first error."""
+
+    def __init__(self, operation: Operation, items: Sequence[Any], sizes: Sequence[int]) -> None:
+        """`sizes`: tokens of each item, at least roughly."""
+        self.operation, self.items, self.sizes = operation, items, sizes
+        self.results: list[Any] = [None] * len(items)
+        self.num_started = self.num_finished = 0
+        self.future: Future[list[Any]] = Future()
+
+    def cancel(self) -> None:
+        """Items that have not been started are not computed."""
+        self.future.cancel()
+
+    @property
+    def has_more(self) -> bool:
+        return self.num_started < len(self.items) and not self.future.done()
+
+
+class Scheduler:
+    """Runs until `close`. `on_batch(items, tokens)` is called after every batch, for metrics."""
+
+    def __init__(
+        self, batch_tokens: int, max_pending: int, on_batch: Callable[[int, int], object] = lambda items, tokens: None
+    ) -> None:
+        self.batch_tokens, self.max_pending, self.on_batch = batch_tokens, max_pending, on_batch
+        self._jobs: deque[Job] = deque()
+        self._num_pending = 0  # items that are not finished
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="bertsmith-scheduler", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_pending(self) -> int:
+        """Items waiting or being computed."""
+        return self._num_pending
+
+    def submit(self, operation: Operation, items: Sequence[Any], sizes: Sequence[int]) -> Job:
+        """Queue the items; raises QueueFull if there is no room for them. A single request always has room in an empty queue."""
+        job = Job(operation, items, sizes)
+        if not items:
+            job.future.set_result([])
+            return job
+        with self._changed:
+            if self._is_closed or (self._num_pending and self._num_pending + len(items) > self.max_pending):
+                raise QueueFull
+            self._jobs.append(job)
+            self._num_pending += len(items)
+            job.future.add_done_callback(lambda _: self._forget(job))
+            self._changed.notify()
+        return job
+
+    def close(self) -> None:
+        """End the thread after the batch it computes; waiting jobs are cancelled."""
+        with self._changed:
+            self._is_closed = True
+            jobs = list(self._jobs)
+            self._changed.notify()
+        for job in jobs:
+            job.cancel()
+        self._thread.join()
+
+    def _forget(self, job: Job) -> None:
+        with self._changed:
+            self._num_pending -= len(job.items)
+            if job in self._jobs:
+                self._jobs.remove(job)
+
+    def _run(self) -> None:
+        while (batch := self._take_batch()) is not None:
+            if batch:
+                self._compute(batch)
+
+    def _take_batch(self) -> list[tuple[Job, int]] | None:
+        """(job, index of an item) of the next batch: of the first job in turn, and of others with the same operation."""
+        with self._changed:
+            while not self._jobs and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                return None
+            key = self._jobs[0].operation.key
+            sharing = deque(job for job in self._jobs if job.operation.key == key)
+            first, batch, num_tokens = sharing[0], list[tuple[Job, int]](), 0
+            while sharing and len(batch) < MAX_BATCH_ITEMS:
+                job = sharing.popleft()
+                if not job.has_more:
+                    continue
+                size = job.sizes[job.num_started]
+                if batch and num_tokens + size > self.batch_tokens:
+                    break
+                batch.append((job, job.num_started))
+                job.num_started += 1
+                num_tokens += size
+                sharing.append(job)
+            self._jobs.remove(first)  # to the end of the queue, while it has more
+            self._jobs.append(first)
+            for job in {id(job): job for job, _ in batch}.values():
+                if job.num_started == len(job.items):
+                    self._jobs.remove(job)
+            if not batch:  # the first job was cancelled, or waits for its last batch
+                self._jobs.remove(first)
+            return batch
+
+    def _compute(self, batch: list[tuple[Job, int]]) -> None:
+        batch = [(job, index) for job, index in batch if not job.future.done()]
+        jobs = list({id(job): job for job, _ in batch}.values())
+        try:
+            if not batch:
+                return
+            results = jobs[0].operation.compute([job.items[index] for job, index in batch])
+        except Exception as error:
+            if len(jobs) == 1:
+                _fail(jobs[0], error)
+            else:  # whose item it was is found by computing each job's alone
+                for job in jobs:
+                    self._compute([pair for pair in batch if pair[0] is job])
+            return
+        for (job, index), result in zip(batch, results, strict=True):
+            job.results[index] = result
+            job.num_finished += 1
+        self.on_batch(len(batch), sum(job.sizes[index] for job, index in batch))
+        for job in jobs:
+            if job.num_finished == len(job.items) and job.future.set_running_or_notify_cancel():
+                job.future.set_result(job.results)
+
+
+def _fail(job: Job, error: Exception) -> None:
+    if job.future.set_running_or_notify_cancel():
+        job.future.set_exception(error)
