@@ -115,6 +115,7 @@ def test_labels_stay_in_the_config_and_the_temperature_is_used_up(exported):
     assert task["labels"] == list(TASK.labels) and task["temperature"] == 1.0
 
 
+@pytest.mark.slow
 def test_sentence_embeddings_are_normalized_as_the_task_says(tmp_path):
     source = save_model(tmp_path / "model", msgspec.structs.replace(TASKS["similar"], pooling="cls", normalize=True))
     result = run_cli_json("export", f"model={source}", "format=onnx", f"out={tmp_path / 'onnx'}")

@@ -25,9 +25,10 @@ from tests.support.onnx_graphs import (
 pytest.importorskip("onnx", reason="onnx is not installed: pip install bertsmith[export]")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install bertsmith[export]")
 
-PLAIN = build_encoder()
+PLAIN = build_encoder(num_hidden_layers=1)
 ROTARY = build_encoder(
-    Attention(num_attention_heads=4, rope_theta=100.0, bias=False), norm="pre", norm_bias=False, embedding_size=24,
+    Attention(num_attention_heads=4, rope_theta=100.0, bias=False), num_hidden_layers=1, norm="pre", norm_bias=False,
+    embedding_size=24,
     type_vocab_size=0, feedforward=FeedForwardConfig(intermediate_size=48, glu=True),
 )  # fmt: skip
 

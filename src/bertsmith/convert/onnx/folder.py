@@ -28,6 +28,7 @@ from ...tasks import Task, TaskConfig, TextSimilarity
 from ...tokenization.tokenizer import Tokenizer
 from ...writing import check_writable, lock_output, write_atomic, write_json
 from ..huggingface.folder import fold_temperature
+from ..huggingface.names import FAMILIES
 from ..huggingface.sentence_transformers import write_modules
 from ..huggingface.tokenizer import write_tokenizer
 from .check import Runner, check_graph, check_head_graph, check_int8_graph, onnx_runner, openvino_runner
@@ -113,8 +114,9 @@ def transformers_config(model: Model, tokenizer: Tokenizer, task: Task | None, f
     """
     encoder = model.config.encoder
     values: dict[str, Any] = {
-        "model_type": family or "bert", "vocab_size": model.config.vocab_size, "hidden_size": encoder.hidden_size,
-        "num_hidden_layers": encoder.num_hidden_layers, "num_attention_heads": getattr(encoder.mixer, "num_attention_heads", 1),
+        "model_type": family if family in FAMILIES else "bert", "vocab_size": model.config.vocab_size,
+        "hidden_size": encoder.hidden_size, "num_hidden_layers": encoder.num_hidden_layers,
+        "num_attention_heads": getattr(encoder.mixer, "num_attention_heads", 1),
         "intermediate_size": encoder.feedforward.intermediate_size if encoder.feedforward else encoder.hidden_size,
         "max_position_embeddings": encoder.max_position_embeddings, "type_vocab_size": max(encoder.type_vocab_size, 1),
         "pad_token_id": tokenizer.pad_token_id,
