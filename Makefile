@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 INSTALL = $(BIN)/python $(PIP_INSTALL) -c constraints.txt
 
-.PHONY: quickstart test test-docs test-attacks test-slow test-gpu test-torch-2.11 dist-check lint schema bench clean
+.PHONY: quickstart test test-docs test-attacks test-slow test-interop test-gpu test-torch-2.11 dist-check lint schema bench clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
@@ -23,6 +23,13 @@ test-attacks: $(VENV)/.test
 
 test-slow: $(VENV)/.test $(VENV)/.weights
 	$(BIN)/python -m pytest -m slow
+
+# Exported folders, opened where only transformers and sentence-transformers are installed: the newest, and the last 4.x.
+test-interop: $(VENV)/.core $(VENV)-interop-5/.done $(VENV)-interop-4/.done
+	rm -rf $(VENV)-interop-models
+	$(BIN)/python -m tests.interop.write $(VENV)-interop-models
+	$(VENV)-interop-5/bin/python tests/interop/check.py $(VENV)-interop-models
+	$(VENV)-interop-4/bin/python tests/interop/check.py $(VENV)-interop-models
 
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu
@@ -95,5 +102,17 @@ $(VENV)-torch-2.11/.test: pyproject.toml constraints.txt
 	$(VENV)-torch-2.11/bin/python $(PIP_INSTALL) -c $(VENV)-torch-2.11/constraints.txt -e '.[test]'
 	touch $@
 
+$(VENV)-interop-5/.done: constraints.txt
+	$(PYTHON) -m venv $(VENV)-interop-5
+	$(VENV)-interop-5/bin/python $(PIP_INSTALL) -c constraints.txt torch transformers sentence-transformers
+	touch $@
+
+$(VENV)-interop-4/.done: constraints.txt
+	$(PYTHON) -m venv $(VENV)-interop-4
+	grep -E '^(torch|numpy|safetensors)==' constraints.txt > $(VENV)-interop-4/constraints.txt
+	$(VENV)-interop-4/bin/python $(PIP_INSTALL) -c $(VENV)-interop-4/constraints.txt torch transformers==4.57.6 sentence-transformers==5.1.2
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-torch-2.11 $(VENV)-wheel $(VENV)-wheel-onnx build dist out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-torch-2.11 $(VENV)-wheel $(VENV)-wheel-onnx $(VENV)-interop-5 $(VENV)-interop-4 \
+		$(VENV)-interop-models build dist out .pytest_cache .mypy_cache .ruff_cache

@@ -1124,6 +1124,10 @@ class TextSimilarity(TypedDict, total=False):
     """temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"""
     normalize: bool
     """scale sentence embeddings to L2 norm 1; cosine similarities are the same"""
+    prompts: dict[str, str]
+    """text put before a text, by name: { query = 'query: ' } (sentence-transformers)"""
+    default_prompt_name: str | None
+    """prompt of every text for which no other is named; none: none"""
     scale: Sequence[float] | None
     """scores that map to cosine 0 and 1; by default the range of data.train"""
     long_text: Literal["truncate", "hierarchical"]

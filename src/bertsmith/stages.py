@@ -684,6 +684,7 @@ def embed(
     out: StrPath | None = None,
     overwrite: bool = False,
     pooling: Literal["mean", "cls"] | None = None,
+    prompt_name: str | None = None,
     documents: StrPath | None = None,
     top_k: int = 5,
     word: str | None = None,
@@ -711,6 +712,8 @@ def embed(
         out: output file: .npy with one row per text; with documents, .jsonl of the hits
         overwrite: replace an existing out of other inputs or settings; default: refuse
         pooling: pooling of token vectors: mean or cls; default: the model's own, else mean
+        prompt_name: prompt put before each text, of a model that has prompts; default: the model's own, of a search
+            query's
         documents: documents to search for each text: a .npy of vectors, or a file of texts
         top_k: number of results per query (documents, word, analogy)
         word: a word: print its nearest neighbours in the token embeddings

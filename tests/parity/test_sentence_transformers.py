@@ -11,11 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import bertsmith
 from bertsmith.config import to_dict
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
+from bertsmith.model.heads.embedding import EMBEDDING_HEAD, DenseConfig, EmbeddingHeadConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.presets import PRESETS
@@ -37,12 +39,15 @@ ENCODERS = {
     ),
 }  # fmt: skip
 SETTINGS = {"mean": {}, "cls": {"pooling": "cls"}, "normalize": {"normalize": True}}
+PROMPTS = {"prompts": {"query": "the people: ", "document": "it was "}, "default_prompt_name": "document"}
+DENSE = EmbeddingHeadConfig(layers=(DenseConfig(out_features=24), DenseConfig(out_features=12, activation="none", bias=False)))
 
 
-def save_embedding_model(folder, encoder, task):
+def save_embedding_model(folder, encoder, task, head=None):
     """A random model that `task=similar` could have trained."""
+    heads = {EMBEDDING_HEAD: head} if head else {}
     model, tokenizer = (
-        build_model(ModelConfig(encoder=encoder, vocab_size=len(VOCAB), heads={}), 0),
+        build_model(ModelConfig(encoder=encoder, vocab_size=len(VOCAB), heads=heads), 0),
         Tokenizer.from_vocab(VOCAB),
     )
     checkpoint.save(folder, model, tokenizer, {}, {"task": to_dict(task), "max_length": MAX_LENGTH})
@@ -69,7 +74,13 @@ def embed_by_hand(folder, texts):
             pooling["pooling_mode"]
         ]
     ]
-    return (torch.nn.functional.normalize(vectors) if modules == ["Transformer", "Pooling", "Normalize"] else vectors).numpy()
+    for number, module in enumerate(modules[2:], start=2):
+        if module == "Dense":
+            config, weights = read(f"{number}_Dense/config.json"), load_file(folder / f"{number}_Dense" / "model.safetensors")
+            vectors = torch.nn.functional.linear(vectors, weights["linear.weight"], weights.get("linear.bias"))
+            assert list(weights["linear.weight"].shape) == [config["out_features"], config["in_features"]]
+            vectors = getattr(torch.nn, config["activation_function"].rpartition(".")[2])()(vectors)
+    return (torch.nn.functional.normalize(vectors) if modules[-1] == "Normalize" else vectors).numpy()
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -80,6 +91,71 @@ def test_exported_embeddings_match_transformers_with_the_pooling_of_the_folder(e
     ours = bertsmith.load(source).embed(TEXTS)
     np.testing.assert_allclose(ours, embed_by_hand(tmp_path / "hf", TEXTS), atol=1e-5)
     assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-5) == ("normalize" in SETTINGS[settings])
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_dense_layers_and_prompts_come_and_go(normalize, tmp_path):
+    task = TextSimilarity(normalize=normalize, **PROMPTS)
+    source = save_embedding_model(tmp_path / "ours", BERT_ENCODER, task, DENSE)
+    run_stage("export", model=source, out=tmp_path / "hf")
+    ours = bertsmith.load(source)
+    assert (ours.embed(TEXTS).shape, ours.embedding_size, ours.hidden_size) == ((3, 12), 12, 32)
+    prompts = PROMPTS["prompts"]
+    by_hand = [embed_by_hand(tmp_path / "hf", [prompts[name] + text for text in TEXTS]) for name in ("document", "query")]
+    np.testing.assert_allclose(ours.embed(TEXTS), by_hand[0], atol=1e-5)
+    np.testing.assert_allclose(ours.embed(TEXTS, prompt_name="query"), by_hand[1], atol=1e-5)
+    saved = json.loads((tmp_path / "hf" / "config_sentence_transformers.json").read_text())
+    assert {name: saved[name] for name in PROMPTS} == PROMPTS
+    import_folder(tmp_path / "hf", tmp_path / "back")
+    back = bertsmith.load(tmp_path / "back")
+    assert (back.task.prompts, back.task.default_prompt_name, back.task.normalize) == (*PROMPTS.values(), normalize)
+    for name, weight in ours.model.state_dict().items():
+        assert torch.equal(weight, back.model.state_dict()[name]), name
+    np.testing.assert_array_equal(back.embed(TEXTS), ours.embed(TEXTS))
+
+
+def test_search_puts_the_prompts_of_queries_and_documents(tmp_path):
+    model = bertsmith.load(save_embedding_model(tmp_path / "ours", BERT_ENCODER, TextSimilarity(**PROMPTS)))
+    plain = bertsmith.load(save_embedding_model(tmp_path / "plain", BERT_ENCODER, TextSimilarity()))
+    prompts = PROMPTS["prompts"]
+    hits = model.nearest("one", TEXTS, top_k=3)
+    expected = plain.nearest(prompts["query"] + "one", plain.embed([prompts["document"] + text for text in TEXTS]), top_k=3)
+    assert [hit["corpus_id"] for hit in hits] == [hit["corpus_id"] for hit in expected]
+    np.testing.assert_allclose([hit["score"] for hit in hits], [hit["score"] for hit in expected], atol=1e-6)
+    score = plain(prompts["document"] + "one", prompts["document"] + "two")["score"]
+    assert model("one", "two")["score"] == pytest.approx(score, abs=1e-6)
+    with pytest.raises(UserError, match="prompt_name=passage is not known; choose from query, document"):
+        model.embed("one", prompt_name="passage")
+    with pytest.raises(UserError, match="this model has no prompts"):
+        plain.embed("one", prompt_name="query")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_import_reads_dense_layers_of_older_folders(suffix, tmp_path):
+    save_sentence_folder(tmp_path / "st", dense={})
+    if suffix == ".bin":
+        path = tmp_path / "st" / "2_Dense" / "model.safetensors"
+        torch.save(load_file(path), path.with_name("pytorch_model.bin"))
+        path.unlink()
+    import_folder(tmp_path / "st", tmp_path / "ours")
+    model = bertsmith.load(tmp_path / "ours")
+    run_stage("export", model=tmp_path / "ours", out=tmp_path / "back")
+    assert model.embed(TEXTS).shape == (3, 12)
+    np.testing.assert_allclose(model.embed(TEXTS), embed_by_hand(tmp_path / "back", TEXTS), atol=1e-5)
+
+
+def test_fine_tuning_trains_the_dense_layers_further(tmp_path):
+    source = save_embedding_model(tmp_path / "ours", BERT_ENCODER, TextSimilarity(), DENSE)
+    rows = [{"text": "the people", "text_b": "the people made", "score": score} for score in (0.0, 1.0, 0.5, 0.2)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    run = bertsmith.finetune(
+        task="similar", model=str(source), data={"train": str(data), "dev": str(data)}, out=str(tmp_path / "tuned"),
+        train={"steps": 2, "device": "cpu", "learning_rate": 1e-3},
+    )  # fmt: skip
+    before, after = (bertsmith.load(folder).model.heads[EMBEDDING_HEAD] for folder in (source, tmp_path / "tuned"))
+    moved = (before.layers[0].weight - after.layers[0].weight).abs().max()
+    assert 0 < moved < 0.01 and run.model.embed("one").shape == (12,)
 
 
 @pytest.mark.slow
@@ -98,11 +174,46 @@ def test_exported_embeddings_match_sentence_transformers(encoder, settings, tmp_
     np.testing.assert_allclose(bertsmith.load(tmp_path / "back").embed(TEXTS), theirs.encode(TEXTS), atol=1e-5)
 
 
-def save_sentence_folder(folder, modules=("Transformer", "Pooling"), pooling=None, settings=None, path=""):
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="pip install --no-deps sentence-transformers")
+def test_sentence_transformers_reads_our_dense_layers_and_prompts_and_we_its(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    task = TextSimilarity(normalize=True, **PROMPTS)
+    source = save_embedding_model(tmp_path / "ours", BERT_ENCODER, task, DENSE)
+    run_stage("export", model=source, out=tmp_path / "hf")
+    ours, theirs = bertsmith.load(source), SentenceTransformer(str(tmp_path / "hf"), device="cpu")
+    for options in ({}, {"prompt_name": "query"}):
+        np.testing.assert_allclose(ours.embed(TEXTS, **options), theirs.encode(TEXTS, **options), atol=1e-5)
+    np.testing.assert_allclose(ours.embed(TEXTS, prompt_name="query"), theirs.encode_query(TEXTS), atol=1e-5)
+    theirs.save(str(tmp_path / "saved"))
+    import_folder(tmp_path / "saved", tmp_path / "back")
+    back = bertsmith.load(tmp_path / "back")
+    assert (back.task.prompts, back.max_length) == (ours.task.prompts, ours.max_length)
+    np.testing.assert_allclose(back.embed(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+def save_sentence_folder(
+    folder, modules=("Transformer", "Pooling"), pooling=None, settings=None, path="", dense=None, prompts=None
+):
     """A folder as sentence-transformers writes it, around a random BERT."""
     (folder / path).mkdir(parents=True, exist_ok=True)
     save_random_model("BertModel", folder / path)
-    names = {"Transformer": path, "Pooling": "1_Pooling", "Normalize": "2_Normalize", "Dense": "2_Dense"}
+    names = {"Transformer": path, "Pooling": "1_Pooling", "Normalize": "3_Normalize", "Dense": "2_Dense", "LayerNorm": "2"}
+    if dense is not None:
+        modules = ("Transformer", "Pooling", "Dense")
+        (folder / "2_Dense").mkdir()
+        activation = {"activation_function": "torch.nn.modules.activation.Tanh"}
+        config = {"in_features": 32, "out_features": 12, "bias": True, **activation, **dense}
+        (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+        generator = torch.Generator().manual_seed(0)
+        weights = {
+            "linear.weight": torch.randn(12, 32, generator=generator),
+            "linear.bias": torch.randn(12, generator=generator),
+        }
+        save_file(weights, folder / "2_Dense" / "model.safetensors")
+    if prompts is not None:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     (folder / "1_Pooling").mkdir()
     listed = [{"idx": i, "name": str(i), "path": names[name], "type": f"sentence_transformers.models.{name}"}
               for i, name in enumerate(modules)]  # fmt: skip
@@ -134,7 +245,19 @@ def test_import_reads_the_newer_pooling_mode(pooling, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"modules": ("Transformer", "Pooling", "Dense")}, "modules.json has the module Dense, which bertsmith does not have"),
+        (
+            {"modules": ("Transformer", "Pooling", "LayerNorm")},
+            "modules.json has the module LayerNorm, which bertsmith does not",
+        ),
+        ({"modules": ("Transformer", "Dense", "Pooling")}, "modules.json has the modules Transformer, Dense, Pooling"),
+        ({"pooling": {"include_prompt": False}, "prompts": PROMPTS}, "include_prompt = false"),
+        ({"prompts": {"prompts": {"query": 3}}}, "it must map names to texts"),
+        ({"prompts": {"prompts": {}, "default_prompt_name": "query"}}, "is not one of its prompts"),
+        ({"dense": {"activation_function": "torch.nn.modules.activation.Softsign"}}, "activation_function = Softsign"),
+        ({"dense": {"in_features": 31}}, r"has the tensors .* but its config.json implies"),
+        ({"dense": {"out_features": -4}}, "they must be sizes"),
+        ({"dense": {"use_residual": True}}, "use_residual = true"),
+        ({"dense": {"module_output_name": "other"}}, "only sentence_embedding is supported"),
         ({"pooling": {"pooling_mode_max_tokens": True}}, "pooling=max is not supported; supported: mean, cls"),
         ({"pooling": {"pooling_mode": ["mean", "max"]}}, r"concatenates several poolings \(mean, max\)"),
         ({"settings": {"max_seq_length": "long"}}, "max_seq_length = 'long'"),

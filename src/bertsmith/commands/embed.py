@@ -39,6 +39,9 @@ class Recipe(Config, frozen=True):
     out: Annotated[str | None, "output file: .npy with one row per text; with documents, .jsonl of the hits"] = None
     overwrite: Annotated[bool, "replace an existing out of other inputs or settings; default: refuse"] = False
     pooling: Annotated[Pooling | None, "pooling of token vectors: mean or cls; default: the model's own, else mean"] = None
+    prompt_name: Annotated[
+        str | None, "prompt put before each text, of a model that has prompts; default: the model's own, of a search query's"
+    ] = None
     documents: Annotated[str | None, "documents to search for each text: a .npy of vectors, or a file of texts"] = None
     top_k: Annotated[PosInt, "number of results per query (documents, word, analogy)"] = 5
     word: Annotated[str | None, "a word: print its nearest neighbours in the token embeddings"] = None
@@ -96,7 +99,7 @@ def call(recipe: Recipe, quiet: bool = False) -> Any:
         index = _load_documents(recipe, predictor)
         answers = [answer for rows in _iter_chunks(recipe, 0) for answer in _search(recipe, predictor, rows, index)]
         return answers if recipe.data is not None else answers[0]["hits"]
-    vectors = np.concatenate([_embed(recipe, predictor, rows) for rows in _iter_chunks(recipe, 0)])
+    vectors = np.concatenate([_embed(recipe, predictor, rows, recipe.prompt_name) for rows in _iter_chunks(recipe, 0)])
     return vectors if recipe.data is not None else vectors[0]
 
 
@@ -105,7 +108,7 @@ def _is_word_query(recipe: Recipe) -> bool:
 
 
 def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
-    hidden_size = predictor.hidden_size
+    hidden_size = predictor.embedding_size
     if out is None:
         num_texts = _print_vectors(recipe, predictor)
     elif is_standard_input(recipe.data):
@@ -124,7 +127,8 @@ def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id:
 
 def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     """Nearest words, analogies and benchmark scores, from the token embeddings alone."""
-    if wrong := [name for name in ("text", "data", "documents", "out", "pooling") if getattr(recipe, name) is not None]:
+    text_keys = ("text", "data", "documents", "out", "pooling", "prompt_name")
+    if wrong := [name for name in text_keys if getattr(recipe, name) is not None]:
         raise UserError(
             f"{wrong[0]}=... is for texts, and word, analogy, similarity and analogies are for words; leave one of them out"
         )
@@ -151,7 +155,7 @@ def _write_vectors(
         if num_done := output.num_done:
             console.info(f"{out}: resuming after {num_done:,} texts")
         for rows in _iter_chunks(recipe, num_done):
-            output.array[num_done : num_done + len(rows)] = _embed(recipe, predictor, rows)
+            output.array[num_done : num_done + len(rows)] = _embed(recipe, predictor, rows, recipe.prompt_name)
             output.record_progress(num_done := num_done + len(rows))
             bar(num_done, shape[0])
     console.info(f"{shape[0]:,} vectors of size {shape[1]:,} in {out}")
@@ -161,7 +165,7 @@ def _print_vectors(recipe: Recipe, predictor: Predictor) -> int:
     """One JSON list per text."""
     num_texts = 0
     for rows in _iter_chunks(recipe, 0):
-        print_result(*(json.dumps(vector.tolist()) for vector in _embed(recipe, predictor, rows)))
+        print_result(*(json.dumps(vector.tolist()) for vector in _embed(recipe, predictor, rows, recipe.prompt_name)))
         num_texts += len(rows)
     return num_texts
 
@@ -170,7 +174,7 @@ def _append_vectors(recipe: Recipe, predictor: Predictor, out: Path, run_id: str
     num_texts = 0
     with output_files.open_growing_array(out, run_id, hidden_size) as append:
         for rows in _iter_chunks(recipe, 0):
-            append(_embed(recipe, predictor, rows))
+            append(_embed(recipe, predictor, rows, recipe.prompt_name))
             num_texts += len(rows)
     console.info(f"{num_texts:,} vectors of size {hidden_size:,} in {out}")
     return num_texts
@@ -201,16 +205,18 @@ def _hit_lines(recipe: Recipe, predictor: Predictor, rows: list[TextRow], index:
 
 def _search(recipe: Recipe, predictor: Predictor, rows: list[TextRow], index: DocumentIndex) -> list[dict[str, Any]]:
     """For each query its id or text, and its `hits`, best first."""
-    hits = to_hits(*semantic_search(_embed(recipe, predictor, rows), index.vectors, recipe.top_k), index.texts)
+    queries = _embed(recipe, predictor, rows, recipe.prompt_name or predictor.search_prompts[0])
+    hits = to_hits(*semantic_search(queries, index.vectors, recipe.top_k), index.texts)
     return [row.key() | {"hits": row_hits} for row, row_hits in zip(rows, hits, strict=True)]
 
 
 def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
     path = resolve_path(str(recipe.documents), "documents")
     if path.suffix == ".npy":
-        return DocumentIndex(_map_vectors(path, predictor.hidden_size))
+        return DocumentIndex(_map_vectors(path, predictor.embedding_size))
     rows = list(read_valid_texts(path, recipe.columns, recipe.encoding))
-    return DocumentIndex(_embed(recipe, predictor, rows), [row.text for row in rows])
+    vectors = _embed(recipe, predictor, rows, predictor.search_prompts[1])
+    return DocumentIndex(vectors, [row.text for row in rows])
 
 
 def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
@@ -223,8 +229,8 @@ def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
     return vectors
 
 
-def _embed(recipe: Recipe, predictor: Predictor, rows: list[TextRow]) -> NDArray[np.float32]:
-    return predictor.embed([row.text for row in rows], recipe.pooling, recipe.batch_tokens)
+def _embed(recipe: Recipe, predictor: Predictor, rows: list[TextRow], prompt_name: str | None) -> NDArray[np.float32]:
+    return predictor.embed([row.text for row in rows], recipe.pooling, recipe.batch_tokens, prompt_name)
 
 
 def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[TextRow]]:

@@ -21,6 +21,7 @@ from ..convert.parity import check_parity
 from ..convert.word_vectors import import_vectors
 from ..errors import UserError
 from ..model import checkpoint
+from ..model.heads.embedding import EMBEDDING_HEAD
 from ..model.model import Model
 from ..runs import command_line
 from ..tokenization.tokenizer import Tokenizer
@@ -67,7 +68,14 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         converted = modules.add_to(converted) if modules else converted
         tokenizer = _read_tokenizer(recipe, source, converted.model)
         checksums = {path.name: checksum(path) for path in files}
-        task = [to_dict(converted.task), converted.max_length] if modules else []
+        task = list[Any]()
+        if modules:
+            if modules.lowercases and tokenizer.encode("A").ids != tokenizer.encode("a").ids:
+                raise UserError(f"{source} lowercases texts before it tokenizes them (do_lower_case), its tokenizer does not; "
+                               "this is not supported")  # fmt: skip
+            checksums |= {f"{path.parent.name}/{path.name}": checksum(path) for path in modules.files}
+            head = converted.model.config.heads.get(EMBEDDING_HEAD)
+            task = [to_dict(converted.task), converted.max_length, *([to_dict(head)] if head else [])]
         identity = fingerprint([_identity_settings(recipe), checksums, tokenizer.fingerprint, *task])
         result = _build_result(family.model_type, converted, tokenizer)
         if recipe.check:

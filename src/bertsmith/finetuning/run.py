@@ -25,8 +25,10 @@ from ..inference.engines.torch import TorchEngine
 from ..inference.predictor import Predictor
 from ..model import checkpoint, lora
 from ..model.batch import Inputs
+from ..model.heads.embedding import EMBEDDING_HEAD
 from ..model.model import Model, ModelConfig, build_model
 from ..objectives import regularizers
+from ..objectives.contrastive import Contrastive
 from ..objectives.regularizers import AdversarialObjective, AuxiliaryLM, AuxiliaryLMBatches, RDrop
 from ..objectives.seq2seq import Seq2SeqObjective
 from ..objectives.supervised import ExampleBatches, Supervised
@@ -275,6 +277,8 @@ def _build_config(
     heads = objective.heads() | (
         {regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.aux_lm_weight else {}
     )
+    if isinstance(objective, Contrastive) and EMBEDDING_HEAD in base.config.heads:  # an imported model is trained further
+        heads |= {EMBEDDING_HEAD: base.config.heads[EMBEDDING_HEAD]}
     return ModelConfig(encoder=encoder, vocab_size=vocabulary, heads=heads)
 
 
@@ -297,6 +301,8 @@ def _init_model(
         seq2seq.init_from_base(recipe, model, base, console)
     if recipe.aux_lm_weight and not recipe.random_init:
         regularizers.init_auxiliary_lm_head(model, base)
+    if EMBEDDING_HEAD in config.heads and not recipe.random_init:
+        model.heads[EMBEDDING_HEAD].load_state_dict(base.heads[EMBEDDING_HEAD].state_dict())
     if recipe.lora:
         lora.inject_adapters(model, recipe.lora, recipe.seed)
     freeze(model, recipe.freeze)

@@ -125,13 +125,19 @@ class Predictor:
         unlabelled = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
         return self.engine.task_outputs(task, unlabelled, batch_tokens)
 
-    def embed(self, texts: str | Iterable[str], pooling: Pooling | None = None, batch_tokens: int | None = None) -> Embeddings:
-        """Sentence embeddings, float32 (texts, hidden_size), or (hidden_size,) for a single text.
+    def embed(
+        self, texts: str | Iterable[str], pooling: Pooling | None = None, batch_tokens: int | None = None,
+        prompt_name: str | None = None,
+    ) -> Embeddings:  # fmt: skip
+        """Sentence embeddings, float32 (texts, embedding_size), or (embedding_size,) for a single text.
 
         `pooling` is "mean" or "cls"; the default is `self.pooling`. The mean of word vectors (a model without layers) is over
-        the known words of the text, without [CLS] and [SEP]; zero if there is none.
+        the known words of the text, without [CLS] and [SEP]; zero if there is none. `prompt_name` is one of the prompts of a
+        model that has them (`query`, `passage`), put before each text; the default is the model's own.
         """
         text_list, is_single = as_text_list(texts)
+        if prompt := (self.task or Task()).find_prompt(prompt_name):
+            text_list = [prompt + text for text in text_list]
         pooling = self.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
             raise UserError(f"pooling={pooling} is not known; choose {' or '.join(get_args(Pooling))}")
@@ -141,7 +147,7 @@ class Predictor:
         if pooling == "mean" and not self.engine.facts.num_hidden_layers:
             ids = [sequence[1:-1][sequence[1:-1] != self.tokenizer.unk_token_id] for sequence in ids]
         nonempty = np.flatnonzero([len(sequence) for sequence in ids])
-        vectors = np.zeros((len(ids), self.hidden_size), np.float32)
+        vectors = np.zeros((len(ids), self.embedding_size), np.float32)
         for positions in self.engine.batch_by_length(np.array([len(ids[i]) for i in nonempty], np.int64), batch_tokens):
             batch = nonempty[positions]
             vectors[batch] = self.engine.embed([ids[i] for i in batch], pooling)
@@ -225,8 +231,9 @@ class Predictor:
             texts, vectors = None, documents
         else:
             texts = as_text_list(documents)[0]
-            vectors = self.embed(texts, pooling)
-        hits = to_hits(*semantic_search(self.embed(query_list, pooling), vectors, top_k), texts)
+            vectors = self.embed(texts, pooling, prompt_name=self.search_prompts[1])
+        queries = self.embed(query_list, pooling, prompt_name=self.search_prompts[0])
+        hits = to_hits(*semantic_search(queries, vectors, top_k), texts)
         return hits[0] if is_single else hits
 
     def fill(
@@ -324,7 +331,7 @@ class Predictor:
 
     @property
     def hidden_size(self) -> int:
-        """Size of the vectors of `embed` and `hidden_states`."""
+        """Size of the vectors of `hidden_states`."""
         return self.engine.facts.hidden_size
 
     @property
@@ -363,11 +370,21 @@ class Predictor:
             checkpoint.write_files(staging, model, self.tokenizer, self.card, config, as_int8="weights" in self.config)
         return path
 
+    @property
+    def embedding_size(self) -> int:
+        """Dimension of what `embed` returns: the hidden size, or that of the last dense layer after the pooling."""
+        return self.engine.facts.embedding_size
+
     def require_task(self) -> Task:
         """The task of the checkpoint; an error for a model that was only pre-trained."""
         if self.task is None:
             raise UserError("this model was not fine-tuned for a task; run `bertsmith finetune`, or fill masks with .fill")
         return self.task
+
+    @property
+    def search_prompts(self) -> tuple[str | None, str | None]:
+        """Names of the prompts that `nearest` puts before queries and before documents; None: the default prompt."""
+        return (self.task or Task()).search_prompts
 
     def require_torch(self, feature: str) -> "TorchEngine":
         """The model in torch, which is loaded for it if another engine computed it so far."""

@@ -14,6 +14,7 @@ from ..reading.arrays import read_tensor_headers
 
 FORMAT_VERSION = (1, 0)  # of config.json: a new minor version adds keys, a new major version changes their meaning
 LM_HEAD = "lm"  # name of the language modeling head in the table `heads` of config.json
+EMBEDDING_HEAD = "embedding"  # and of the dense layers after the pooling of a sentence embedding
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
 INT8_FORMAT: dict[str, Any] = {"kind": "int8", "bits": 8, "scale": "row"}  # `weights` in config.json

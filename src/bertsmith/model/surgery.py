@@ -1,4 +1,4 @@
-"""Model surgery: reuse trained weights under another mixer, with more positions, or with a larger vocabulary.
+"""Model surgery: reuse trained weights under another mixer, with more positions, a larger vocabulary, or fewer heads.
 
 Longformer from BERT copies the query, key and value matrices into the global ones and tiles position embeddings
 (Beltagy et al. 2020, section 5).
@@ -6,7 +6,7 @@ Longformer from BERT copies the query, key and value matrices into the global on
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from ..config import to_dict, to_kebab_case
 from ..errors import UserError
 from .config import EncoderConfig
 from .mixers import Attention, Longformer, MixerConfig
+from .model import Model
 from .transformer import Stack
 
 QKV_PREFIX, GLOBAL_QKV_PREFIX, POSITION_EMBEDDINGS = "projections.qkv.", "global_qkv.", "encoder.position_embeddings.weight"
@@ -86,6 +87,14 @@ def convert_weights(weights: dict[str, Tensor], encoder: EncoderConfig) -> dict[
     if POSITION_EMBEDDINGS in converted:
         converted[POSITION_EMBEDDINGS] = tile_positions(converted[POSITION_EMBEDDINGS], encoder.max_position_embeddings)
     return converted
+
+
+def drop_heads(model: Model, names: Collection[str]) -> Model:
+    """A copy of the model without these heads."""
+    heads = {name: head for name, head in model.config.heads.items() if name not in names}
+    smaller, weights = Model(msgspec.structs.replace(model.config, heads=heads), init_weights=False), model.state_dict()
+    smaller.load_state_dict({name: weights[name] for name in smaller.state_dict()})
+    return smaller.eval()
 
 
 def tile_positions(table: Tensor, num_positions: int) -> Tensor:

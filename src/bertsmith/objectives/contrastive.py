@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..model.batch import Inputs
 from ..model.heads import HeadConfig
+from ..model.heads.embedding import EMBEDDING_HEAD
 from ..model.model import Model
 from ..model.packing import Layout
 from ..tasks import TextSimilarity
@@ -23,8 +24,9 @@ class Contrastive:
     """SimCSE: cross entropy over cosine similarities / temperature, the positives of the other examples being negatives.
 
     The positive is the same text under another dropout mask, or the second text of a pair; a third text (`negative`) is a
-    hard negative. Pairs with scores are trained by the squared error of their cosine instead. There is no head. In-batch
-    negatives come from one micro-batch: train.batch_tokens adds some, train.gradient_accumulation_steps does not.
+    hard negative. Pairs with scores are trained by the squared error of their cosine instead. There is no head, but for the
+    dense layers of an imported model. In-batch negatives come from one micro-batch: train.batch_tokens adds some,
+    train.gradient_accumulation_steps does not.
     """
 
     uses_pooler: ClassVar[bool] = False
@@ -44,13 +46,12 @@ class Contrastive:
         return self.task
 
     def compute_outputs(self, model: Model, batch: Batch[Inputs], hidden_states: Tensor | None = None) -> Tensor:
-        """Embeddings (texts, hidden_size): one per sequence, or per text where its windows are pooled.
+        """Embeddings (texts, embedding size): one per sequence, or per text where its windows are pooled.
 
         hidden_states: (tokens, hidden_size) of the encoder, if already computed.
         """
         hidden_states = model(batch.inputs) if hidden_states is None else hidden_states
-        pooled = pool_tokens(hidden_states, batch.inputs.layout, self.task.pooling, model.config.encoder.is_causal)
-        return pool_windows(pooled, batch)
+        return pool_windows(embed_sequences(model, hidden_states, batch.inputs.layout, self.task.pooling), batch)
 
     def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         return self.loss_from_embeddings(self.compute_outputs(model, batch).float(), batch)
@@ -98,6 +99,12 @@ def false_negative_mask(text_ids: Tensor) -> Tensor:
     mask[:, :num_examples] |= anchor == text_ids[:, 0]  # the positive of the same anchor in another pair
     mask[:, :num_examples].fill_diagonal_(False)
     return mask
+
+
+def embed_sequences(model: Model, hidden_states: Tensor, layout: Layout, pooling: Pooling) -> Tensor:
+    """(tokens, hidden_size) -> (sequences, embedding size): the pooled tokens, through dense layers if there are any."""
+    vectors = pool_tokens(hidden_states, layout, pooling, model.config.encoder.is_causal)
+    return model.compute_logits(EMBEDDING_HEAD, vectors) if EMBEDDING_HEAD in model.heads else vectors
 
 
 def pool_tokens(hidden_states: Tensor, layout: Layout, pooling: Pooling, is_causal: bool = False) -> Tensor:

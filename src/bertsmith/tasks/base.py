@@ -245,6 +245,17 @@ class Task(Variant, frozen=True):
         """Options of `sequences.encode_pairs` for the embeddings of single texts."""
         return {}
 
+    def find_prompt(self, name: str | None = None) -> str:
+        """What is put before an embedded text: the prompt of that name, else the default one; empty if there is none."""
+        if name is not None:
+            raise UserError(f"prompt_name={name} is not known; this model has no prompts")
+        return ""
+
+    @property
+    def search_prompts(self) -> tuple[str | None, str | None]:
+        """Names of the prompts of search queries and of documents; None: the default prompt."""
+        return None, None
+
     # Export
 
     @property

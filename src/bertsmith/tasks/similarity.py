@@ -23,6 +23,7 @@ from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, missin
 Pooling = Literal["mean", "cls"]
 
 _BINARY_LABELS = {"0": 0.0, "0.0": 0.0, "false": 0.0, "1": 1.0, "1.0": 1.0, "true": 1.0}
+QUERY_PROMPTS, DOCUMENT_PROMPTS = ("query",), ("document", "passage", "corpus")  # by the first name that the model has
 MAX_COSINES = 1 << 24  # similarities computed at a time, to bound memory
 
 
@@ -47,6 +48,10 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
     pooling: Annotated[Pooling, "sentence embedding: mean of the token vectors, or the vector of [CLS]"] = "mean"
     temperature: Annotated[PosFloat, "temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"] = 0.05
     normalize: Annotated[bool, "scale sentence embeddings to L2 norm 1; cosine similarities are the same"] = False
+    prompts: Annotated[dict[str, str], "text put before a text, by name: { query = 'query: ' } (sentence-transformers)"] = (
+        msgspec.field(default_factory=dict)
+    )
+    default_prompt_name: Annotated[str | None, "prompt of every text for which no other is named; none: none"] = None
     scale: Annotated[tuple[float, float] | None, "scores that map to cosine 0 and 1; by default the range of data.train"] = None
     long_text: Annotated[
         Literal["truncate", "hierarchical"], "texts over max_length: truncate, or hierarchical (mean of the windows' vectors)"
@@ -68,6 +73,21 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
         "features": "which has no task head to read them (set task.pooling instead)",
         **dict.fromkeys(("aux_lm_weight", "rdrop", "train.gradual_unfreezing"), "which has no task head"),
     }
+
+    def find_prompt(self, name: str | None = None) -> str:
+        name = self.default_prompt_name if name is None else name
+        if name is not None and name not in self.prompts:
+            known = f"choose from {', '.join(self.prompts)}" if self.prompts else "this model has no prompts"
+            raise UserError(f"prompt_name={name} is not known; {known}")
+        return "" if name is None else self.prompts[name]
+
+    @property
+    def search_prompts(self) -> tuple[str | None, str | None]:
+        """The names that sentence-transformers' encode_query and encode_document choose."""
+        query, document = (
+            next((name for name in names if name in self.prompts), None) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS)
+        )
+        return query, document
 
     @property
     def embedding_options(self) -> dict[str, Any]:
@@ -109,10 +129,10 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
 
         Targets: `texts`, (examples, 2 or 3) text ids, equal for equal texts; `score`, (examples,) cosine targets, if known.
         """
-        has_negatives = _has_negatives(examples)
+        has_negatives, prompt = _has_negatives(examples), self.find_prompt()
         example_texts = [_example_texts(example)[: 2 + has_negatives] for example in examples]
         encoded = encode_pairs(
-            [(text, None) for texts_of_example in example_texts for text in texts_of_example],
+            [(prompt + text, None) for texts_of_example in example_texts for text in texts_of_example],
             tokenizer,
             max_length,
             self.long_text,

@@ -9,6 +9,7 @@ import torch
 
 import bertsmith
 from bertsmith.artifacts import verify_manifest
+from bertsmith.config import to_dict
 from bertsmith.convert.onnx import check, folder
 from bertsmith.model import checkpoint
 from bertsmith.model.sublayers import FeedForwardConfig
@@ -16,6 +17,12 @@ from bertsmith.tasks import TextClassification
 from tests.support.cli import run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
 from tests.support.onnx_graphs import build_encoder, run_session
+from bertsmith.model.heads.embedding import EMBEDDING_HEAD, DenseConfig, EmbeddingHeadConfig
+from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.tasks import TextClassification
+from tests.support.cli import run_cli_error, run_cli_json
+from tests.support.models import BERT_ENCODER, TASKS, TOKENIZER, save_model
+from tests.support.onnx_graphs import run_session
 from tests.support.texts import VOCAB
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install bertsmith[export]")
@@ -153,3 +160,19 @@ def test_int8_of_layers_that_are_too_small_is_refused(source, tmp_path):
 def test_precision_applies_to_graphs_only(source, tmp_path):
     message = run_cli_error("export", f"model={source}", "precision=int8", f"out={tmp_path / 'out'}")
     assert "precision=int8 applies to graphs" in message
+
+
+def test_dense_layers_after_the_pooling_are_in_the_graph_and_beside_it(tmp_path):
+    source, head = tmp_path / "model", EmbeddingHeadConfig(layers=(DenseConfig(out_features=12),))
+    config = ModelConfig(encoder=BERT_ENCODER, vocab_size=len(TOKENIZER), heads={EMBEDDING_HEAD: head})
+    checkpoint.save(source, build_model(config, 0), TOKENIZER, {}, {"task": to_dict(TASKS["similar"]), "max_length": 48})
+    run_cli_json("export", f"model={source}", "format=onnx", f"out={tmp_path / 'onnx'}")
+    texts = random_texts()
+    embedding = run_session(ort.InferenceSession(tmp_path / "onnx" / "model.onnx"), texts)["sentence_embedding"]
+    expected = bertsmith.load(source, precision="fp32").engine.embed([ids for ids, _ in texts], "mean")
+    assert expected.shape == (3, 12) and (tmp_path / "onnx" / "2_Dense" / "model.safetensors").exists()
+    np.testing.assert_allclose(embedding, expected, atol=1e-5)
+    graphs = bertsmith.load(tmp_path / "onnx", backend="onnx")
+    words = ["the people made a way", "one", "it was not there " * 9]
+    assert graphs.embedding_size == 12
+    np.testing.assert_allclose(graphs.embed(words), bertsmith.load(source, precision="fp32").embed(words), atol=1e-5)

@@ -26,6 +26,7 @@ from ...model.heads import (
 from ...model.mixers import Attention, Longformer
 from ...model.mixers.base import BaseMixerConfig
 from ...model.model import Model, ModelConfig
+from ...model.surgery import drop_heads
 from ...tasks import TaskConfig
 from ...tasks.base import JointPair
 from ...writing import write_atomic
@@ -47,7 +48,7 @@ CAUSAL_CLASSES = {"AutoModelForCausalLM": "BertsmithForCausalLM"}
 RENAMED = {f"heads.{LM_HEAD}.bias": f"heads.{LM_HEAD}.output_embeddings.bias"}  # our name -> that of the code
 # Heads of pre-training that the code has no classes for; they are left out.
 DROPPED_HEADS = {"nsp": PooledHeadConfig(labels=2), "sop": PooledHeadConfig(labels=2), "rtd": DiscriminatorHeadConfig()}
-OTHER_FORMATS = "format=int8 writes a smaller bertsmith checkpoint of any model"
+OTHER_FORMATS = "format=onnx writes a graph that needs no class, format=int8 a smaller bertsmith checkpoint of any model"
 
 POOLER = "encoder.pooler"
 # Not a family of transformers, but described in the same terms: `embeddings` says which inputs the model takes.
@@ -86,11 +87,8 @@ def drop_pretraining_heads(model: Model) -> tuple[Model, tuple[str, ...]]:
     dropped = [name for name, head in model.config.heads.items() if DROPPED_HEADS.get(name) == head]
     if not dropped:
         return model, ()
-    heads = {name: head for name, head in model.config.heads.items() if name not in dropped}
-    smaller = Model(msgspec.structs.replace(model.config, heads=heads), init_weights=False)
-    weights = model.state_dict()
-    smaller.load_state_dict({name: weights[name] for name in smaller.state_dict()})
-    return smaller.eval(), tuple(f"heads.{name}: not exported, since no class has this head here" for name in dropped)
+    notes = (f"heads.{name}: not exported, since no class has this head here" for name in dropped)
+    return drop_heads(model, dropped), tuple(notes)
 
 
 def select_architecture(model: Model, head_type: Any) -> Architecture:

@@ -18,8 +18,10 @@ from ...config import from_dict
 from ...errors import UserError
 from ...model.checkpoint import MAX_SHARD_SIZE, WEIGHTS_FILE, WEIGHTS_INDEX_FILE, save_weights
 from ...model.heads import LM_HEAD, PooledHeadConfig, SequenceHeadConfig, TokenHeadConfig
+from ...model.heads.embedding import EMBEDDING_HEAD
 from ...model.mixers import Longformer
 from ...model.model import Model
+from ...model.surgery import drop_heads
 from ...tasks import TaskConfig
 from ...tokenization.tokenizer import Tokenizer
 from ...writing import write_json
@@ -97,14 +99,13 @@ def write(
     folder: Path, model: Model, tokenizer: Tokenizer, record: CheckpointRecord, max_shard_size: int = MAX_SHARD_SIZE
 ) -> ExportTarget:
     """Write a folder that transformers loads without missing or unexpected keys."""
-    target = choose_target(model, tokenizer, record)
+    target = choose_target(drop_heads(model, [EMBEDDING_HEAD]) if EMBEDDING_HEAD in model.heads else model, tokenizer, record)
     encoder = target.model.config.encoder
     write_json(folder / "config.json", target.config)
     is_language_model = encoder.is_causal and record.task is None  # its texts end without [SEP]
     vocabulary.write_tokenizer(folder, tokenizer, encoder.max_position_embeddings, encoder.type_vocab_size, is_language_model)
     if record.task is not None and record.task.head_type == "embedding":
-        max_length = record.max_length or encoder.max_position_embeddings
-        write_modules(folder, record.task, encoder.hidden_size, max_length, encoder.is_causal)
+        write_modules(folder, record.task, model, record.max_length or encoder.max_position_embeddings)
     if target.family is custom_code.BERTSMITH:
         custom_code.write_code(folder)
         weights = custom_code.weights_to_hf(target.model)

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from .sentence_transformers import MODULES_FILE, POOLING_FOLDER, TRANSFORMER_FILE
+from .sentence_transformers import MODULE_FILES, MODULES_FILE, PIPELINE_FILE, TRANSFORMER_FILE
 from .weights import WEIGHT_FILES, find_single_safetensors
 
 CONFIG_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
-MODULE_FILES = (MODULES_FILE, TRANSFORMER_FILE, f"{POOLING_FOLDER}/config.json")
+SENTENCE_FILES = (MODULES_FILE, TRANSFORMER_FILE, PIPELINE_FILE)
+MODULE_FOLDER = re.compile(r"\d+_(Pooling|Dense|Normalize)")
 
 
 def download(repo_id: str, quiet: bool = False) -> Path:
@@ -54,7 +55,18 @@ def _select_files(names: Iterable[str]) -> list[str]:
     if weights_file is not None and weights_file.endswith(".index.json"):
         stem, suffix = weights_file.removesuffix(".index.json").rsplit(".", 1)
         weights += [name for name in names if re.fullmatch(rf"{stem}-\d+-of-\d+\.{suffix}", name)]
-    return sorted([*weights, *names.intersection((*CONFIG_FILES, *MODULE_FILES))])
+    return sorted([*weights, *names.intersection((*CONFIG_FILES, *SENTENCE_FILES)), *_select_module_files(names)])
+
+
+def _select_module_files(names: Iterable[str]) -> list[str]:
+    """Config and one format of weights of each module around the encoder."""
+    selected: dict[tuple[str, bool], str] = {}
+    for file in reversed(MODULE_FILES):  # the first of a kind that there is
+        for name in names:
+            folder, _, base = name.rpartition("/")
+            if base == file and MODULE_FOLDER.fullmatch(folder):
+                selected[folder, file == MODULE_FILES[0]] = name
+    return list(selected.values())
 
 
 def _find_cached(hub: Any, repo_id: str, endpoint: str, error: Exception) -> Path:

@@ -5,9 +5,9 @@
 
     AutoModelForMaskedLM.from_pretrained(folder, trust_remote_code=True)
 
-It needs torch and transformers alone, 4.40 or newer. Inputs are padded batches, on the right or on the left, as transformers'
-tokenizers give them. `config.bertsmith["model"]` is the `model` section of a bertsmith checkpoint, and parameters have the
-names that they have there, so `bertsmith import` reads such a folder back, bit for bit.
+It needs torch and transformers alone; tested with 4.57 and 5.22. Inputs are padded batches, on the right or on the left, as
+transformers' tokenizers give them. `config.bertsmith["model"]` is the `model` section of a bertsmith checkpoint, and
+parameters have the names that they have there, so `bertsmith import` reads such a folder back, bit for bit.
 """
 
 import math
@@ -406,7 +406,7 @@ class BertsmithPreTrainedModel(PreTrainedModel):
     config_class = BertsmithConfig
     base_model_prefix = "encoder"
     _supports_sdpa = True
-    _no_split_modules = ("Block",)
+    _no_split_modules = ["Block"]  # noqa: RUF012
 
     def _init_weights(self, module):
         """Truncated normal, cut at two standard deviations; biases zero. Weights that were loaded stay as they are."""
@@ -421,7 +421,7 @@ class BertsmithPreTrainedModel(PreTrainedModel):
 class BertsmithModel(BertsmithPreTrainedModel):
     """The encoder: token ids to hidden states, and the vector of each text (`pooler_output`)."""
 
-    _keys_to_ignore_on_load_unexpected = (r"^heads\.",)
+    _keys_to_ignore_on_load_unexpected = [r"^heads\."]  # noqa: RUF012
 
     def __init__(self, config):
         super().__init__(config)

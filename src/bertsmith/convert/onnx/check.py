@@ -15,7 +15,7 @@ from ...model.heads import DiscriminatorHead, PooledClassifier
 from ...model.heads.cross_attention import CrossAttentionHead
 from ...model.model import Model
 from ...model.packing import Layout
-from ...objectives.contrastive import pool_tokens
+from ...objectives.contrastive import embed_sequences
 from ...objectives.supervised import Supervised, find_global_tokens
 from ...objectives.task_objective import build_task_objective
 from ...tasks import Task
@@ -98,7 +98,7 @@ def compute_outputs(model: Model, task: Task | None, texts: Texts) -> Arrays:
     layout = Layout.from_lengths([len(ids) for ids in texts.ids], global_tokens=global_tokens)
     inputs = Inputs(torch.from_numpy(np.concatenate(texts.ids)), layout, torch.from_numpy(np.concatenate(texts.segments)))
     hidden, encoder = model(inputs), model.encoder
-    vectors = pool_tokens(hidden, layout, getattr(task, "pooling", "mean"), model.config.encoder.is_causal)
+    vectors = embed_sequences(model, hidden, layout, getattr(task, "pooling", "mean"))
     vectors = torch.nn.functional.normalize(vectors, dim=-1) if getattr(task, "normalize", False) else vectors
     outputs: dict[str, Tensor] = {HIDDEN_STATES: hidden, EMBEDDING: vectors}
     if task is not None and TASK_HEAD in model.heads:

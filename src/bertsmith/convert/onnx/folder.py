@@ -3,7 +3,7 @@
 | file | of |
 |---|---|
 | `config.json` | the checkpoint (architecture, task, labels, thresholds); with the keys that transformers' AutoConfig reads |
-| `model.onnx`, and `lm_head.onnx` or `task_head.onnx` where a head is a graph of its own | format=onnx |
+| `model.onnx`, and `lm_head.onnx`, `task_head.onnx` or `embedding_head.onnx` where a head is a graph of its own | format=onnx |
 | `model.safetensors` | format=onnx: the weights, once, which the graphs read as external data |
 | the same with all weights in the graphs, those of linear layers as int8 | format=onnx precision=int8 |
 | `openvino_model.xml`, `.bin`; `openvino_lm_head.xml` ... | format=openvino, weights included |
@@ -102,9 +102,8 @@ def _write_checkpoint(
     is_language_model = encoder.is_causal and task is None
     write_tokenizer(folder, tokenizer, max_length, encoder.type_vocab_size, is_language_model)
     if encoder.num_hidden_layers:  # the mean of word vectors is over other tokens than sentence-transformers' mean
-        pooling, normalize = getattr(task, "pooling", "mean"), getattr(task, "normalize", False)
-        sentence_task = TextSimilarity(pooling=pooling, normalize=normalize)
-        write_modules(folder, sentence_task, encoder.hidden_size, max_length, encoder.is_causal)
+        sentence_task = task if task is not None and task.head_type == "embedding" else TextSimilarity()
+        write_modules(folder, sentence_task, model, max_length)
 
 
 def transformers_config(model: Model, tokenizer: Tokenizer, task: Task | None, family: str | None = None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Inputs, int64 (batch, sequence), texts right-padded: `input_ids`, `attention_mas
 model has segments. Outputs, float32; at padding their values have no meaning:
 
 - `last_hidden_state` (batch, sequence, hidden_size)
-- `sentence_embedding` (batch, hidden_size): pooled, and normalized if the task says so
+- `sentence_embedding` (batch, embedding size): pooled, through dense layers if there are any; normalized if the task says so
 - `logits`: of classify, regress and choose (batch, outputs), choose with a row for each option, and pair=cross with a row for
   each two texts; of tag (batch, sequence, tags);
   of ELECTRA's discriminator (batch, sequence)
@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from ...model.batch import Inputs
 from ...model.heads import LM_HEAD, DiscriminatorHead, PooledClassifier
 from ...model.heads.cross_attention import CrossAttentionHead
+from ...model.heads.embedding import EMBEDDING_HEAD
 from ...model.model import Model
-from ...objectives.contrastive import pool_tokens
+from ...objectives.contrastive import embed_sequences
 from ...objectives.supervised import Supervised
 from ...objectives.task_objective import build_task_objective
 from ...tasks import Task
@@ -87,7 +88,7 @@ class GraphModule(nn.Module):
 
     def _embed(self, hidden_states: Tensor, layout: GraphLayout) -> Tensor:
         pooling = getattr(self.task, "pooling", "mean")
-        vectors = pool_tokens(hidden_states, layout, pooling, self.model.config.encoder.is_causal)
+        vectors = embed_sequences(self.model, hidden_states, layout, pooling)
         return F.normalize(vectors, dim=-1) if getattr(self.task, "normalize", False) else vectors
 
 
@@ -118,7 +119,8 @@ class HeadModule(nn.Module):
 def head_graphs(model: Model, task: Task | None) -> list[str]:
     """Names of the heads that are graphs of their own."""
     is_averaged = task is not None and TASK_HEAD in model.heads and averages_sequences(task)
-    return [*[LM_HEAD] * (LM_HEAD in model.heads), *[TASK_HEAD] * is_averaged]
+    own = [name for name in (LM_HEAD, EMBEDDING_HEAD) if name in model.heads]
+    return [*own, *[TASK_HEAD] * is_averaged]
 
 
 def averages_sequences(task: Task) -> bool:

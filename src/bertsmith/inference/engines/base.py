@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ...corpus.batches import batch_boundaries
 from ...errors import UserError
+from ...model.folder import EMBEDDING_HEAD as EMBEDDING_HEAD
 from ...model.folder import LM_HEAD as LM_HEAD
 from ...tasks import Task
 from ...tasks.base import EncodedExamples
@@ -37,6 +38,7 @@ class ModelFacts:
     is_causal: bool
     has_decoder: bool
     heads: tuple[str, ...]
+    embedding_size: int  # of sentence embeddings: hidden_size, unless dense layers follow the pooling
 
     @classmethod
     def from_record(cls, model: Mapping[str, Any]) -> "ModelFacts":
@@ -48,9 +50,11 @@ class ModelFacts:
             mixers = (encoder["mixer"], (encoder.get("layer_types") or {}).get("mixer"))
             causal += [bool(mixer.get("causal", False)) for mixer in mixers if mixer]
         sizes = (encoder[name] for name in ("hidden_size", "num_hidden_layers", "max_position_embeddings"))
-        return cls(
-            model["vocab_size"], *sizes, bool(causal) and all(causal), model.get("decoder") is not None, tuple(model["heads"])
-        )
+        heads = model["heads"]
+        dense = heads[EMBEDDING_HEAD]["layers"] if EMBEDDING_HEAD in heads else []
+        embedding_size = dense[-1]["out_features"] if dense else encoder["hidden_size"]
+        is_causal, has_decoder = bool(causal) and all(causal), model.get("decoder") is not None
+        return cls(model["vocab_size"], *sizes, is_causal, has_decoder, tuple(heads), embedding_size)
 
     @property
     def is_causal_lm(self) -> bool:
@@ -96,7 +100,7 @@ class Engine(ABC):
 
     @abstractmethod
     def embed(self, input_ids: Sequence[Ints], pooling: Pooling) -> Floats:
-        """Pooled hidden states (sequences, hidden_size); `cls` is the first token, of a causal model the last one."""
+        """Sentence embeddings (sequences, embedding_size); `cls` is the first token, of a causal model the last one."""
 
     @abstractmethod
     def lm_logits(self, input_ids: Sequence[Ints], positions: Sequence[Ints]) -> list[Floats]:

@@ -169,7 +169,7 @@ def _time(folder: Path, candidate: Candidate) -> tuple[float, Floats]:
     engine = open_graphs(folder, *candidate).engine
     limit = engine.facts.max_position_embeddings
     ids = random_ids((min(length, limit) for length in LENGTHS), engine.facts.vocab_size)
-    vectors = np.zeros((len(ids), engine.facts.hidden_size), np.float32)
+    vectors = np.zeros((len(ids), engine.facts.embedding_size), np.float32)
     for batch in engine.batch_by_length(np.array([len(row) for row in ids], np.int64)):
         vectors[batch] = engine.embed([ids[i] for i in batch], "mean")
     return time.perf_counter() - start, vectors

@@ -14,12 +14,15 @@ from ...errors import UserError, explain_missing_torch
 from ...model.folder import list_weight_files, read_arrays, read_config, read_shapes, stores_int8
 from ...reading import require_regular
 from ...tokenization.tokenizer import Tokenizer
-from .base import LM_HEAD, Backend, Engine, ModelFacts, Precision
+from .base import EMBEDDING_HEAD, LM_HEAD, Backend, Engine, ModelFacts, Precision
 from .graph import MODEL_GRAPH, TASK_HEAD, Graph, GraphEngine
 
-ONNX_FILES = {MODEL_GRAPH: "model.onnx", LM_HEAD: "lm_head.onnx", TASK_HEAD: "task_head.onnx"}
+ONNX_FILES = {
+    MODEL_GRAPH: "model.onnx", LM_HEAD: "lm_head.onnx", TASK_HEAD: "task_head.onnx", EMBEDDING_HEAD: "embedding_head.onnx",
+}  # fmt: skip
 OPENVINO_FILES = {
-    MODEL_GRAPH: "openvino_model.xml", LM_HEAD: "openvino_lm_head.xml", TASK_HEAD: "openvino_task_head.xml"
+    MODEL_GRAPH: "openvino_model.xml", LM_HEAD: "openvino_lm_head.xml", TASK_HEAD: "openvino_task_head.xml",
+    EMBEDDING_HEAD: "openvino_embedding_head.xml",
 }  # fmt: skip
 PACKAGES = {"torch": ("torch", "train"), "onnx": ("onnxruntime", "onnx"), "openvino": ("openvino", "openvino")}
 

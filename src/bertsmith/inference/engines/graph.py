@@ -16,12 +16,12 @@ from ...tasks import Task
 from ...tasks.base import EncodedExamples
 from ...tasks.sequences import is_pooled
 from ...tasks.similarity import Pooling
-from .base import LM_HEAD, Backend, Engine, Floats, Ints, ModelFacts
+from .base import EMBEDDING_HEAD, LM_HEAD, Backend, Engine, Floats, Ints, ModelFacts
 
 if TYPE_CHECKING:
     from .torch import TorchEngine
 
-MODEL_GRAPH, TASK_HEAD = "model", "task"  # besides LM_HEAD, the names of a model's graphs
+MODEL_GRAPH, TASK_HEAD = "model", "task"  # besides LM_HEAD and EMBEDDING_HEAD, the names of a model's graphs
 CALL_TOKENS = 48  # what another batch costs, in tokens: the engine's own overhead, and smaller matrices
 
 
@@ -93,7 +93,7 @@ class GraphEngine(Engine):
 
     def embed(self, input_ids: Sequence[Ints], pooling: Pooling) -> Floats:
         (hidden,) = self._run(input_ids, None, ["last_hidden_state"])
-        return pool_rows(hidden, np.array([len(ids) for ids in input_ids]), pooling, self.facts.is_causal)
+        return self._embed_rows(hidden, np.array([len(ids) for ids in input_ids]), pooling)
 
     def lm_logits(self, input_ids: Sequence[Ints], positions: Sequence[Ints]) -> list[Floats]:
         hidden = self.hidden_states(input_ids)
@@ -111,7 +111,7 @@ class GraphEngine(Engine):
             ids, token_type_ids = ([part[i] for i in batch] for part in (encoded.input_ids, encoded.token_type_ids))
             outputs = self._run(ids, token_type_ids, names)
             if task.head_type == "embedding":
-                outputs = [pool_rows(outputs[0], lengths[batch], task.pooling, self.facts.is_causal)]  # type: ignore[attr-defined]
+                outputs = [self._embed_rows(outputs[0], lengths[batch], task.pooling)]  # type: ignore[attr-defined]
             values = np.stack(outputs, -1) if task.head_type == "span" else outputs[0]
             is_token_level = task.head_type in ("token", "span")
             rows |= {int(i): row[: lengths[i]] if is_token_level else row for i, row in zip(batch, values, strict=True)}
@@ -127,6 +127,14 @@ class GraphEngine(Engine):
         sizes = np.diff([*starts, len(rows)])
         means = (np.add.reduceat(np.stack(rows), starts) / sizes[:, None]).astype(np.float32)
         return list(means if task.head_type == "embedding" else self._graph(TASK_HEAD)({"pooled_tokens": means}, ["logits"])[0])
+
+    def _embed_rows(self, hidden: Floats, lengths: Ints, pooling: Pooling) -> Floats:
+        """Sentence embeddings (sequences, embedding_size): pooled, through the graph of dense layers if the model has any."""
+        vectors = pool_rows(hidden, lengths, pooling, self.facts.is_causal)
+        if EMBEDDING_HEAD not in self.facts.heads:
+            return vectors
+        (embeddings,) = self._graph(EMBEDDING_HEAD)({"last_hidden_state": vectors}, ["logits"])
+        return embeddings
 
     def _graph(self, name: str) -> Graph:
         if name not in self._graphs:

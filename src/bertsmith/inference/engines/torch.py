@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ... import cores
 from ...model.batch import Inputs
+from ...model.heads.embedding import EMBEDDING_HEAD, EmbeddingHeadConfig
 from ...model.model import Model
 from ...model.packing import Layout
-from ...objectives.contrastive import pool_tokens
+from ...objectives.contrastive import embed_sequences
 from ...objectives.seq2seq import Seq2SeqObjective
 from ...objectives.supervised import ExampleBatches, build_batch
 from ...objectives.task_objective import build_task_objective
@@ -53,7 +54,9 @@ class TorchEngine(Engine):
     def facts(self) -> ModelFacts:  # type: ignore[override]
         config, encoder = self.model.config, self.model.config.encoder
         sizes = (encoder.hidden_size, encoder.num_hidden_layers, encoder.max_position_embeddings)
-        return ModelFacts(config.vocab_size, *sizes, encoder.is_causal, config.decoder is not None, tuple(config.heads))
+        head, has_decoder = config.heads.get(EMBEDDING_HEAD), config.decoder is not None
+        embedding_size = head.layers[-1].out_features if isinstance(head, EmbeddingHeadConfig) else encoder.hidden_size
+        return ModelFacts(config.vocab_size, *sizes, encoder.is_causal, has_decoder, tuple(config.heads), embedding_size)
 
     @property
     def device(self) -> torch.device:
@@ -110,7 +113,7 @@ class TorchEngine(Engine):
             return np.stack([table[ids].mean(0) for ids in input_ids])
         with self.inference_context():
             hidden, layout = self.compute_hidden_states(input_ids)
-            return pool_tokens(hidden, layout, pooling, self.model.config.encoder.is_causal).float().cpu().numpy()
+            return embed_sequences(self.model, hidden, layout, pooling).float().cpu().numpy()
 
     @property
     def vector_table(self) -> Floats | None:

@@ -22,6 +22,7 @@ from ..sublayers import ACTIVATIONS
 from .crf import CRFHeadConfig
 from .cross_attention import CrossAttentionHeadConfig
 from .electra_generator import GeneratorHeadConfig
+from .embedding import EmbeddingHeadConfig
 from .features import FeatureHeadConfig
 from .hierarchical_softmax import HierarchicalSoftmaxHeadConfig
 
@@ -97,7 +98,7 @@ class SequenceHeadConfig(Variant, frozen=True, tag="sequence-classification"):
 HeadConfig = (
     LMHeadConfig | HalfLMHeadConfig | DiscriminatorHeadConfig | PooledHeadConfig | TokenHeadConfig | SequenceHeadConfig
     | FeatureHeadConfig | CRFHeadConfig | CrossAttentionHeadConfig | HierarchicalSoftmaxHeadConfig
-    | AdaptiveSoftmaxHeadConfig | GeneratorHeadConfig
+    | AdaptiveSoftmaxHeadConfig | GeneratorHeadConfig | EmbeddingHeadConfig
 )  # fmt: skip
 
 
