@@ -12,17 +12,13 @@ from bertsmith.artifacts import verify_manifest
 from bertsmith.config import to_dict
 from bertsmith.convert.onnx import check, folder
 from bertsmith.model import checkpoint
+from bertsmith.model.heads.embedding import EMBEDDING_HEAD, DenseConfig, EmbeddingHeadConfig
+from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.tasks import TextClassification
 from tests.support.cli import run_cli_error, run_cli_json
-from tests.support.models import TASKS, save_model
-from tests.support.onnx_graphs import build_encoder, run_session
-from bertsmith.model.heads.embedding import EMBEDDING_HEAD, DenseConfig, EmbeddingHeadConfig
-from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.tasks import TextClassification
-from tests.support.cli import run_cli_error, run_cli_json
 from tests.support.models import BERT_ENCODER, TASKS, TOKENIZER, save_model
-from tests.support.onnx_graphs import run_session
+from tests.support.onnx_graphs import build_encoder, run_session
 from tests.support.texts import VOCAB
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install bertsmith[export]")
