@@ -12,7 +12,11 @@ TEXTS = {
     "texts": "text files, comma-separated; default: docstrings of the installed packages",
     "tokenizer": "vocab.txt or tokenizer.json; default: a WordPiece tokenizer trained on the texts",
 }
-WEIGHTS = {**TEXTS, "model": "Hugging Face folder with the weights of both sides; default: 6 random layers of size 384"}
+WEIGHTS = {
+    **TEXTS,
+    "model": "Hugging Face folder with the weights of both sides; default: random",
+    "size": "layers x hidden size of random weights (6x384)",
+}
 LABELLED = {
     "short": "labelled short texts (.tsv, .csv, .jsonl); default: synthetic",
     "long": "labelled long texts; default: synthetic",
@@ -50,6 +54,14 @@ BENCHMARKS = {
         "text classification on a CPU against transformers' pipeline: texts/s",
         {**WEIGHTS, **LABELLED, "count": "number of texts (400)", "rounds": "rounds; the median counts (3)"},
         by_default=True,
+    ),
+    "cpu_inference": Benchmark(
+        "sentence embeddings on a CPU against every engine: one text, many texts, busy neighbours",
+        {**WEIGHTS, "count": "number of texts (512)",
+         "rounds": "rounds; the median counts (3)", "neighbours": "busy processes of the second half; 0: leave it out (4)",
+         "clock": "wall, or cpu: CPU time, which other processes disturb less (wall)",
+         "cores": "cores that each library may use; 0: all (0)",
+         "arms": "libraries and precisions, comma-separated; default: all that are installed"},
     ),
     "loading": Benchmark(
         "import, load and first prediction in a new process against transformers",

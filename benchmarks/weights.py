@@ -1,4 +1,4 @@
-"""The same weights for both libraries: a Hugging Face folder (`model=`, or 6 random layers of 384), and its import."""
+"""The same weights for both libraries: a Hugging Face folder (`model=`, or random), and its import."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,11 +56,12 @@ def build_classifiers(bench: BenchmarkInputs, length: int) -> WeightFolders:
 
 def _export_random_model(bench: BenchmarkInputs, folder: Path) -> None:
     tokenizer = Tokenizer.load(bench.tokenizer)
+    layers, hidden_size = map(int, bench.options.get("size", "6x384").split("x"))
     sizes = {
-        "num_hidden_layers": 6,
-        "hidden_size": 384,
+        "num_hidden_layers": layers,
+        "hidden_size": hidden_size,
         "mixer": {"num_attention_heads": 12},
-        "feedforward": {"intermediate_size": 1536},
+        "feedforward": {"intermediate_size": 4 * hidden_size},
     }
     config = from_dict(ModelConfig, {"encoder": sizes, "vocab_size": len(tokenizer)}, "the random model")
     checkpoint.save(bench.folder / "random", build_model(config, 0), tokenizer, {}, {})

@@ -13,7 +13,7 @@ from bertsmith.errors import UserError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 # Modules that read options for a benchmark, besides its own.
-SHARED_MODULES = {"inputs": {"texts", "tokenizer"}, "weights": {"model"}}
+SHARED_MODULES = {"inputs": {"texts", "tokenizer"}, "weights": {"model", "size"}}
 OPTION = re.compile(r"""(?:int_option\(|options\.get\(|options\[)\s*"([\w.]+)\"""")
 
 
@@ -27,7 +27,7 @@ def test_benchmarks_without_names_are_the_default_ones():
     [
         (["vector"], "unknown benchmark 'vector'; did you mean 'vectors'?"),
         (["loading", "round=2"], "loading: unknown option 'round'; did you mean 'rounds'?"),
-        (["loading", "suite=a.toml"], "loading: unknown option 'suite'; choose from "),
+        (["loading", "bfqw=a.toml"], "loading: unknown option 'bfqw'; choose from "),
         (["long_questions", "dev=a", "out=b"], "long_questions needs model=... squad=...; see `python -m benchmarks long_q"),
     ],
 )

@@ -17,8 +17,8 @@ from .onnx_weights import MAX_GRAPH_BYTES, check_weights, read_weight_names
 class OnnxGraph(Graph):
     """A graph in an onnxruntime session.
 
-    Its threads sleep between calls instead of spinning (onnxruntime issue 13808), and memory is returned after each call
-    instead of being kept for the largest batch of every shape (issue 9313).
+    Its threads sleep between calls instead of spinning (onnxruntime issue 13808). Its arena, which is reused from call to call,
+    stays as large as the largest batch: no plan of memory is kept for each shape (issue 9313).
     """
 
     precision = "fp32"  # onnxruntime has no kernels for bf16 on x86
@@ -27,7 +27,7 @@ class OnnxGraph(Graph):
         """weights: the initializers of a graph that is stored without them."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = count_threads()
-        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+        options.enable_mem_pattern = False
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3  # errors
         model = str(path) if weights is None else read_bytes(path, MAX_GRAPH_BYTES)
