@@ -47,7 +47,8 @@ memory = []
 for seed in range({batches}):
     model.embed(random_texts(500, seed))
     memory.append(resident())
-print(json.dumps({{"seconds": seconds, "cpu": cpu, "idle": idle, "memory": memory, "precision": model.engine.compute_precision}}))
+precision = model.engine.compute_precision
+print(json.dumps({{"seconds": seconds, "cpu": cpu, "idle": idle, "memory": memory, "precision": precision}}))
 """
 BUSY = "while True: pass"
 
