@@ -9,8 +9,8 @@ from ..console import Console
 from ..convert.huggingface import folder
 from ..convert.huggingface.readme import render_readme
 from ..convert.int8 import export_int8
-from ..convert.onnx.folder import export_graphs
 from ..convert.model2vec import export_model2vec
+from ..convert.onnx.folder import export_graphs
 from ..convert.parity import check_parity
 from ..convert.word_vectors import export_vectors
 from ..errors import UserError

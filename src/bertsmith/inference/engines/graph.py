@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import UserError
 from ...tasks import Task
-from ...tasks.base import EncodedExamples
+from ...tasks.base import CrossAttentionPair, EncodedExamples
 from ...tasks.sequences import is_pooled
 from ...tasks.similarity import Pooling
 from .base import EMBEDDING_HEAD, LM_HEAD, Backend, Engine, Floats, Ints, ModelFacts
@@ -102,6 +102,8 @@ class GraphEngine(Engine):
         return np.split(logits, np.cumsum([len(index) for index in positions])[:-1])
 
     def task_outputs(self, task: Task, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[NDArray[Any]]:
+        if isinstance(task.pair, CrossAttentionPair):
+            return self._compare_pairs(encoded, batch_tokens)
         has_pooled_windows = is_pooled(encoded)
         names = {"span": ["start_logits", "end_logits"], "embedding": ["last_hidden_state"]}.get(task.head_type, ["logits"])
         names = ["pooled_tokens"] if has_pooled_windows and task.head_type == "text" else names
@@ -120,6 +122,17 @@ class GraphEngine(Engine):
 
     def as_torch(self) -> "TorchEngine | None":
         return None if self.load_torch is None else self.load_torch()
+
+    def _compare_pairs(self, encoded: EncodedExamples, batch_tokens: int | None) -> list[NDArray[Any]]:
+        """One row for each two sequences, which a head with cross-attention compares."""
+        pairs = np.arange(len(encoded.input_ids)).reshape(-1, 2)
+        lengths = np.array([len(ids) for ids in encoded.input_ids], np.int64)[pairs].max(1)
+        rows = dict[int, NDArray[Any]]()
+        for batch in self.batch_by_length(lengths, max(1, (batch_tokens or self.batch_tokens) // 2)):
+            sequences = pairs[batch].ravel()
+            ids, token_type_ids = ([part[i] for i in sequences] for part in (encoded.input_ids, encoded.token_type_ids))
+            rows |= zip(batch.tolist(), self._run(ids, token_type_ids, ["logits"])[0], strict=True)
+        return [rows[i] for i in range(len(pairs))]
 
     def _pool_windows(self, task: Task, encoded: EncodedExamples, rows: list[NDArray[Any]]) -> list[NDArray[Any]]:
         """One row for each text: the head's logits of the mean over its windows, or the mean itself for an embedding."""
