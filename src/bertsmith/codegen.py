@@ -27,6 +27,7 @@ PATH_KEYS = (
 # Keys that take what only Python has, besides what the command line takes.
 PYTHON_TYPES = {
     ("finetune", "data"): "Data",
+    ("distill", "data"): "Data | None",
     ("prune", "data"): "Data | None",
     ("share", "data"): "Data | None",
     ("evaluate", "data"): "t.Rows",

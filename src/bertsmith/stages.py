@@ -497,7 +497,7 @@ def distill(
     teacher: StrPath,
     out: StrPath,
     student: t.Student = "shape",
-    data: t.Data | Config | None = None,
+    data: t.Data | Config | None | Data | None = None,
     corpus: StrPath | None = None,
     loss: t.Loss | None = None,
     objective: Literal["mlm", "clm"] | t.MaskedLM | Config | t.CausalLM = "mlm",

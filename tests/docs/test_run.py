@@ -147,7 +147,7 @@ def run_with_package(commands: list[list[str]], source: Path, folder: Path) -> N
 def run_page(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the blocks of a page in order; every failure is reported, with its messages."""
     monkeypatch.chdir(folder)
-    for name in ("pretrain", "finetune", "prune", "share"):
+    for name in ("pretrain", "finetune", "distill", "prune", "share"):
         monkeypatch.setattr(bertsmith, name, shorten_call(getattr(bertsmith, name)))
     failures, names = [], {"__name__": "__docs__"}
     for block in find_blocks(page):
@@ -208,7 +208,7 @@ def shorten_command(arguments: list[str]) -> list[str]:
     stage = arguments[0]
     if stage == "plan" and "machine=h200" not in arguments:
         return [*arguments, "seconds=0.2"]
-    learns = stage in ("prune", "share") and any(argument.startswith("data.train=") for argument in arguments)
+    learns = stage in ("distill", "prune", "share") and any(re.match("data.train=|corpus=", word) for word in arguments)
     if stage not in ("pretrain", "finetune") and not learns:
         return arguments
     kept = [argument for argument in arguments if not DURATION.match(argument)]

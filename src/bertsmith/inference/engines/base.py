@@ -110,6 +110,11 @@ class Engine(ABC):
     def task_outputs(self, task: Task, encoded: EncodedExamples, batch_tokens: int | None = None) -> list[NDArray[Any]]:
         """Outputs of the task's head for each sequence, in order (for each example, where windows are pooled)."""
 
+    @property
+    def vector_table(self) -> Floats | None:
+        """(vocab_size, vector_size), if a token's hidden state is its row of a table in memory; else None."""
+        return None
+
     def as_torch(self) -> "TorchEngine | None":
         """The engine itself, if torch computes it."""
         return None

@@ -109,8 +109,6 @@ class TorchEngine(Engine):
             return [part.numpy() for part in hidden.float().cpu().split(layout.lengths.tolist())]
 
     def embed(self, input_ids: Sequence[Ints], pooling: Pooling) -> Floats:
-        if pooling == "mean" and (table := self.vector_table) is not None:
-            return np.stack([table[ids].mean(0) for ids in input_ids])
         with self.inference_context():
             hidden, layout = self.compute_hidden_states(input_ids)
             return embed_sequences(self.model, hidden, layout, pooling).float().cpu().numpy()
@@ -118,8 +116,14 @@ class TorchEngine(Engine):
     @property
     def vector_table(self) -> Floats | None:
         """(vocab_size, vector_size): weights of a table of vectors on the CPU, which NumPy reads in microseconds; else None."""
-        is_table = self.model.config.encoder.is_vector_table and self.device.type == "cpu" and self.compute_precision == "fp32"
-        return self.model.encoder.word_embeddings.weight.detach().numpy() if is_table else None
+        if not self._is_vector_table or self.precision == "bf16":
+            return None
+        weight = self.model.encoder.word_embeddings.weight
+        return weight.detach().numpy() if weight.device.type == "cpu" else None
+
+    @cached_property
+    def _is_vector_table(self) -> bool:
+        return self.model.config.encoder.is_vector_table
 
     def lm_logits(self, input_ids: Sequence[Ints], positions: Sequence[Ints]) -> list[Floats]:
         with self.inference_context():
