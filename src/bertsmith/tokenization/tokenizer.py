@@ -81,7 +81,7 @@ class Tokenizer:
             raise
         except BaseException as error:  # the library raises bare Exception, and PanicException, which is none
             raise UserError(f"{source} is not a tokenizer.json: {error}") from None
-        tokenizer.check_ids()
+        len(tokenizer)  # its ids are checked
         return tokenizer
 
     @classmethod
@@ -107,14 +107,6 @@ class Tokenizer:
             build_bert_tokenizer(models.WordPiece(token_to_id, unk_token=UNK, max_input_chars_per_word=100), lowercase), source
         )
 
-    def check_ids(self) -> None:
-        """Raise unless most ids up to the last have a token: memory is taken for each, and the model has a row for each."""
-        vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=True)
-        if (last := max(vocabulary.values())) > 2 * len(vocabulary) + MAX_UNUSED_IDS:
-            raise UserError(
-                f"{self.source} has {len(vocabulary):,} tokens, but ids up to {last:,}; it is damaged, or its ids have gaps"
-            )
-
     def save(self, folder: Path) -> None:
         write_atomic(folder / "tokenizer.json", self.json_bytes)
 
@@ -130,7 +122,11 @@ class Tokenizer:
     def id_to_token(self) -> list[str]:
         """Token of every id; ids that no token has are named [unused-ID]."""
         tokens_by_id = {token_id: token for token, token_id in self.backend_tokenizer.get_vocab(with_added_tokens=True).items()}
-        return [tokens_by_id.get(token_id, f"[unused-{token_id}]") for token_id in range(max(tokens_by_id) + 1)]
+        if (last := max(tokens_by_id, default=0)) > 2 * len(tokens_by_id) + MAX_UNUSED_IDS:  # the model has a row for each id
+            raise UserError(
+                f"{self.source} has {len(tokens_by_id):,} tokens, but ids up to {last:,}; it is damaged, or its ids have gaps"
+            )
+        return [tokens_by_id.get(token_id, f"[unused-{token_id}]") for token_id in range(last + 1)]
 
     def __len__(self) -> int:
         return len(self.id_to_token)

