@@ -207,6 +207,29 @@ class Predictor:
         results = compute_attentions(engine, encoded, batch_tokens)
         return results[0] if is_single else results
 
+    def attributions(self, inputs: Any, text_pair: Any = None, /, *, target: str | None = None) -> Any:
+        """Integrated gradients: how much each token adds to the probability of an answer, as `TokenAttributions` per text.
+
+        The values sum to the difference between the probability of `target` for the text and for a baseline whose token
+        embeddings are zero (Sundararajan et al. 2017). `target` is a label, or the token at the only [MASK] of a masked LM; the
+        default is what the model answers. A regression attributes its number. Inputs are texts or pairs, as in a call.
+
+        Example:
+            >>> result = model.attributions("a fine film")
+            >>> dict(zip(result.tokens, result.values))  # {"[CLS]": 0.0, "a": 0.02, "fine": 0.41, ...}
+        """
+        engine = self.require_torch("attributions")
+        from .attributions import attribute_masks, attribute_task
+
+        if self.task is None:
+            FillMask(self.engine, self.tokenizer, self.max_length)  # raises UserError for a model that fills no masks
+            texts, is_single = as_text_list(inputs)
+            results = attribute_masks(engine, self.tokenizer, self.max_length, texts, target)
+        else:
+            examples, is_single = parse_requests(self.task, inputs, text_pair, {})
+            results = attribute_task(engine, self.tokenizer, self.task, self.max_length, examples, target)
+        return results[0] if is_single else results
+
     def alignments(
         self, texts: str | Iterable[str], targets: str | Iterable[str] | None = None, batch_tokens: int | None = None
     ) -> Any:

@@ -112,8 +112,7 @@ class Encoder(nn.Module):
                 f"a text of {inputs.layout.num_positions} tokens is longer than the model's {max_positions} positions; "
                 f"truncate it, or train a model with model.max_position_embeddings={inputs.layout.num_positions}"
             )
-        x = self._embed_tokens(inputs)
-        x = x * x.shape[-1] ** 0.5 if self.config.scale_embeddings else x
+        x = self.embed_tokens(inputs)
         x = (
             x
             if self.token_type_embeddings is None
@@ -129,12 +128,15 @@ class Encoder(nn.Module):
         x = x if inputs.embedding_delta is None else x + inputs.embedding_delta
         return self.drop(self.embedding_norm(x, None)[0] if isinstance(self.embedding_norm, AddNorm) else x)
 
-    def _embed_tokens(self, inputs: Inputs) -> Tensor:
+    def embed_tokens(self, inputs: Inputs) -> Tensor:
+        """(tokens, embedding_dim): embeddings of the tokens alone, without segments and positions."""
         if self.input_embeddings is None:
-            return F.embedding(inputs.input_ids, to_compute_dtype(self.word_embeddings.weight))
-        embeddings = self.input_embeddings(inputs.input_ids, inputs.layout, self.word_embeddings)
-        # A character CNN gives the same vector for both directions; where they get their copies below, one is left out here.
-        return to_compute_dtype(embeddings[:, : self.config.embedding_dim])
+            x = F.embedding(inputs.input_ids, to_compute_dtype(self.word_embeddings.weight))
+        else:
+            embeddings = self.input_embeddings(inputs.input_ids, inputs.layout, self.word_embeddings)
+            # A character CNN gives the same vector for both directions; where they get their copies, one is left out here.
+            x = to_compute_dtype(embeddings[:, : self.config.embedding_dim])
+        return x * x.shape[-1] ** 0.5 if self.config.scale_embeddings else x
 
     def _token_type_ids(self, inputs: Inputs) -> Tensor:
         """(tokens,): segment id of each token."""
