@@ -103,7 +103,8 @@ def test_commands_of_the_chinese_readme_run(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_extensions_of_the_docs_run(folder: Path, tmp_path: Path):
-    """The new files and the two lines of extending.md, in a copy of the package, and the commands that use them."""
+    """The new files and the two lines of extending.md, in a copy of the package, the commands that use them, and the contract
+    of mixers."""
     source = tmp_path / "src/bertsmith"
     shutil.copytree(ROOT / "src/bertsmith", source, ignore=shutil.ignore_patterns("__pycache__", "pretrained"))
     (tmp_path / "docs").mkdir()  # for generated pages
@@ -116,6 +117,23 @@ def test_extensions_of_the_docs_run(folder: Path, tmp_path: Path):
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
         elif block.language in SHELL:
             run_with_package(list(block.commands()), tmp_path / "src", folder)
+    hold_to_contract("Mean", tmp_path)
+
+
+def hold_to_contract(mixer: str, root: Path) -> None:
+    """Add a mixer with its defaults to `MIXERS` in a copy of the tests, as extending.md says, and run its tests."""
+    shutil.copytree(ROOT / "tests", root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    path = root / "tests/contracts/test_mixers.py"
+    text, added = re.subn(r"^MIXERS = \[$", f"MIXERS = [\n    {mixer}(),", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert added == 1
+    path.write_text(text.replace("mixers import (\n", f"mixers import (\n    {mixer},\n", 1), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", str(path), "-k", f"{mixer.lower()} or covers", "-p", "no:cacheprovider"],
+        env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}, cwd=root, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.fail(done.stdout[-3000:], pytrace=False)
 
 
 def extend_union(path: Path, block: Block) -> None:

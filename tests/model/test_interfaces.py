@@ -9,7 +9,7 @@ from bertsmith.errors import UserError
 from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.model import ModelConfig, build_model
-from bertsmith.model.packing import Layout
+from bertsmith.model.packing import Layout, PaddedLayout
 from tests.support.plain_encoder import LENGTHS, PLAIN_ENCODER, build_packed_inputs, layer_norm
 
 BARE = PLAIN_ENCODER | {
@@ -90,6 +90,14 @@ def test_max_pool_grad_goes_to_the_maximum():
     x = torch.tensor([[1.0, 5.0], [3.0, 2.0], [-4.0, -1.0]], requires_grad=True)
     Layout.from_lengths([2, 1]).max_pool(x).sum().backward()
     assert torch.equal(x.grad, torch.tensor([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]))
+
+
+def test_broadcast_gives_every_token_the_row_of_its_sequence():
+    rows = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    packed, padded = Layout.from_lengths([2, 1]), PaddedLayout.from_mask(torch.tensor([[True, True], [True, False]]))
+    assert packed.broadcast(rows).tolist() == [[1, 2], [1, 2], [3, 4]]
+    assert padded.broadcast(rows).tolist() == [[1, 2], [1, 2], [3, 4], [3, 4]]  # padding is part of its row
+    assert padded.broadcast(rows[:, 0]).tolist() == [1, 1, 3, 3]
 
 
 def test_residual_none_needs_norm_none():

@@ -274,6 +274,10 @@ class Layout:
         """(tokens, hidden_size) -> (sequences, hidden_size): mean of each sequence."""
         return segment_means(x, self.seq_id, self.cu_seqlens.diff())
 
+    def broadcast(self, x: Tensor) -> Tensor:
+        """(sequences, ...) -> (tokens, ...): every token gets the row of its sequence."""
+        return x[self.seq_id]
+
     def max_pool(self, x: Tensor) -> Tensor:
         """(tokens, hidden_size) -> (sequences, hidden_size): element-wise maximum of each sequence."""
         lowest = x.new_full((self.num_sequences, x.shape[1]), float("-inf"))
@@ -329,6 +333,9 @@ class PaddedLayout(Layout):
     def mean_pool(self, x: Tensor) -> Tensor:
         mask = self.attention_mask[..., None].to(x.dtype)
         return (self.pad(x) * mask).sum(1) / mask.sum(1)
+
+    def broadcast(self, x: Tensor) -> Tensor:
+        return self.unpad(x[:, None].expand(-1, self.attention_mask.shape[1], *x.shape[1:]))
 
     def max_pool(self, x: Tensor) -> Tensor:
         return self.pad(x).masked_fill(~self.attention_mask[..., None], float("-inf")).amax(1)

@@ -92,7 +92,7 @@ def _scaled_grad(loss: Tensor, x: Tensor) -> Tensor:
 def _sequence_norms(x: Tensor, layout: Layout) -> Tensor:
     """(tokens, 1): L2 norm over all tokens of the sequence a token belongs to, at least 1e-20."""
     squares = x.new_zeros(layout.num_sequences).index_add(0, layout.seq_id, x.square().sum(-1))
-    return squares.sqrt().clamp(min=1e-20)[layout.seq_id, None]
+    return layout.broadcast(squares.sqrt().clamp(min=1e-20))[:, None]
 
 
 @dataclass(frozen=True)
