@@ -59,15 +59,16 @@ MAY_IMPORT = {
     "finetuning": "rng errors config artifacts writing console processes reports tokenization tasks model word_vectors "
     "objectives "
     "train runs inference evaluation diagnostics device",
-    "compress": "errors config artifacts writing rng tensors console device corpus tokenization tasks model word_vectors "
-    "objectives train runs inference evaluation diagnostics pretrained pretraining finetuning",
+    "compression": "errors config artifacts writing rng tensors console device corpus tokenization tasks model word_vectors "
+    "objectives train runs inference evaluation diagnostics pretrained pretraining finetuning convert reports metrics "
+    "processes reading",
     "racing": "errors config artifacts writing console processes tokenization corpus tasks model objectives train runs "
     "planning "
     "reports evaluation inference word_vectors pretraining finetuning signals",
     "commands": "errors config hub_names recipes artifacts writing rng console processes tokenization corpus tasks "
     "model convert "
     "tensors train objectives inference reports evaluation device planning diagnostics pretrained word_vectors racing "
-    "runs pretraining finetuning compress serving",
+    "runs pretraining finetuning compression serving",
     "schema": "errors config commands",
     "help": "errors config recipes commands schema",
     "results": "inference",

@@ -30,6 +30,7 @@ PYTHON_TYPES = {
     ("distill", "data"): "Data | None",
     ("prune", "data"): "Data | None",
     ("share", "data"): "Data | None",
+    ("compress", "data"): "Data",
     ("evaluate", "data"): "t.Rows",
 }
 
@@ -100,6 +101,12 @@ FUNCTIONS = {
         "share",
         *MODEL,
         'bertsmith.share(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, num_hidden_groups=1, out="out/shared")',
+    ),
+    "compress": StageFunction(
+        "compress",
+        *MODEL,
+        'run = bertsmith.compress(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, gate=0.98, out="out/small")'
+        '\n>>> run["chosen"], run.model("a fine film")',
     ),
     "evaluate": StageFunction(
         "evaluate", *RESULT, 'bertsmith.evaluate(model="out/mood", data="test.tsv", out="out/report").scores'

@@ -152,6 +152,16 @@ STAGE_HELP = {
         ("teacher", "student", "data.train", "data.dev", "corpus", "out", "loss", "max_length", "train.epochs", "train.steps",
          "train.learning_rate", "seed"),
     ),
+    "compress": StageHelp(
+        "Find the smallest model that keeps its score: students of fewer layers, pruned heads and neurons, int8, and their "
+        "combinations are trained and measured (score, size, memory, latency, throughput); a page shows the front.",
+        (
+            "bertsmith compress model=out/mood data.train=train.tsv data.dev=dev.tsv gate=0.98 out=out/small",
+            "bertsmith compress model=out/mood data.train=train.tsv amount=0.5,0.7 out=out/tiny",
+        ),
+        ("model", "data.train", "data.dev", "out", "gate", "num_hidden_layers", "amount", "unit", "precision", "format",
+         "train.epochs", "train.learning_rate"),
+    ),
     "suite": StageHelp(
         "Fine-tune several models on several tasks with several seeds, and write one table of scores.",
         ("bertsmith suite recipes/suite.toml", "bertsmith suite recipes/suite.toml 'seeds=[0,1,2,3,4]' jobs=4 out=out/suite"),

@@ -1220,6 +1220,8 @@ class Windows(TypedDict, total=False):
     kind: Required[Literal["windows"]]
 
 
+CompressUnit = Literal["head", "neuron", "vocab"] | Sequence[Literal["head", "neuron", "vocab"]]
+
 Decoder = Literal["transformer", "rnn"] | TransformerDecoderConfig | Config | RNNDecoderConfig
 
 Drop = Literal["lines", "documents"] | Sequence[Literal["lines", "documents"]]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = ["convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "serve", "share", "show", "suite", "train_tokenizer", "verify"]
+__all__ = ["compress", "convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "serve", "share", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
@@ -530,6 +530,51 @@ def distill(
         metric_for_best_model: data: metric for early stopping; default: the task's main one
         train: training settings: duration, batch size, learning rate ...
         seed: random seed of new weights, data order, masking and dropout
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
+    """
+
+
+@stage("compress", ModelResult)
+def compress(
+    *,
+    model: StrPath,
+    data: t.Data | Config | Data,
+    out: StrPath,
+    gate: float = 0.99,
+    num_hidden_layers: Sequence[int] | int | None = None,
+    amount: Sequence[float] | float = (0.5,),
+    unit: t.CompressUnit = ('head', 'neuron'),
+    precision: Literal["fp32", "int8"] | Sequence[Literal["fp32", "int8"]] = ('fp32', 'int8'),
+    format: Literal["onnx", "openvino"] = "onnx",
+    loss: t.Loss | None = None,
+    max_length: int | None = None,
+    train: t.RecoveryTrain | Config | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> ModelResult:
+    """Find the smallest model that keeps its score: students of fewer layers, pruned heads and neurons, int8, and
+    their combinations are trained and measured (score, size, memory, latency, throughput); a page shows the front.
+
+    Example:
+        >>> run = bertsmith.compress(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, gate=0.98, out="out/small")
+        >>> run["chosen"], run.model("a fine film")
+
+    Args:
+        model: fine-tuned checkpoint folder
+        data: files of labelled examples: data.train to train on, data.dev to compare scores on
+        out: output folder: the front (front.html, front.json), the chosen model (model/), all others (search/)
+        gate: share of the main dev metric that must remain; the smallest artifact that keeps it is chosen
+        num_hidden_layers: distill: layers of the students; default: half and a third of the model's; []: no students
+        amount: prune: shares of heads and neurons that are removed, of the model and of its students; []: none
+        unit: prune: what is removed; vocab: tokens that the training examples do not use
+        precision: export: precision of the graphs; int8 computes linear layers in int8
+        format: export: format of the graphs that are measured and written
+        loss: distill: weights of the losses, as in `distill`
+        max_length: maximum sequence length, in tokens; default: the model's
+        train: settings of each training: duration (default: 3 to 10 epochs by size) ...
+        seed: random seed of data order and dropout
         quiet: suppress messages and progress, but not warnings
 
     Returns: a dictionary of results with `.model`, `.scores` and `.folder`.

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
 
-from bertsmith.compress.distillation.losses import cosine_loss, hidden_state_loss, relation_loss
-from bertsmith.compress.distillation.objective import CorpusDistillation, StateLosses, TaskDistillation, add_projections
-from bertsmith.compress.distillation.recipe import Losses
-from bertsmith.compress.distillation.states import run_model
+from bertsmith.compression.distillation.losses import cosine_loss, hidden_state_loss, relation_loss
+from bertsmith.compression.distillation.objective import CorpusDistillation, StateLosses, TaskDistillation, add_projections
+from bertsmith.compression.distillation.recipe import Losses
+from bertsmith.compression.distillation.states import run_model
 from bertsmith.model.batch import Inputs
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import Attention

@@ -5,9 +5,9 @@ import torch
 import transformers
 from torch import nn
 
-from bertsmith.compress.pruning.masks import SCORE_DECAY, Pruner
-from bertsmith.compress.pruning.structure import KeptUnits, remove_units
-from bertsmith.compress.recovery.teacher import relative_error
+from bertsmith.compression.pruning.masks import SCORE_DECAY, Pruner
+from bertsmith.compression.pruning.structure import KeptUnits, remove_units
+from bertsmith.compression.recovery.teacher import relative_error
 from bertsmith.convert.huggingface import folder as huggingface
 from bertsmith.model.batch import Inputs
 from bertsmith.model.packing import Layout

@@ -26,6 +26,7 @@ STAGES = {
     "share": "share the weights of layers and factorize embeddings, as in ALBERT",
     "evaluate": "evaluate a fine-tuned model on a labelled file and report its errors",
     "distill": "train a smaller model on the outputs and inner states of a larger one",
+    "compress": "distill, prune, quantize and export: measure every combination, keep the smallest that passes",
     "suite": "fine-tune models on many tasks with several seeds, into one table",
     "race": "pre-train model families with one compute budget and compare them on tasks",
     "predict": "predict for a text or a file, one JSON object per line",

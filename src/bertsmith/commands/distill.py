@@ -1,6 +1,6 @@
 """`bertsmith distill`: train a smaller model on the outputs and inner states of a teacher, in a run that can be resumed."""
 
-from ..compress.distillation.recipe import DistillRecipe as Recipe
-from ..compress.distillation.run import distill as run
+from ..compression.distillation.recipe import DistillRecipe as Recipe
+from ..compression.distillation.run import distill as run
 
 __all__ = ["Recipe", "run"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith.compress.sharing.embeddings import factorize_embeddings
-from bertsmith.compress.sharing.layers import group_layers, share_layers
+from bertsmith.compression.sharing.embeddings import factorize_embeddings
+from bertsmith.compression.sharing.layers import group_layers, share_layers
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.batch import Inputs

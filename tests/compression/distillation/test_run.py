@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith.compress.distillation.layers import initial_layers, map_layers
+from bertsmith.compression.distillation.layers import initial_layers, map_layers
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.tensors import load_tensors

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith.compress.distillation.static.table import Projection, corpus_probabilities, sif_weights, zipf_probabilities
+from bertsmith.compression.distillation.static.table import Projection, corpus_probabilities, sif_weights, zipf_probabilities
 from bertsmith.corpus.store import Corpus
 from bertsmith.model import checkpoint
 from bertsmith.tensors import load_tensors

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertsmith.compress.pruning.layers import choose_layers
-from bertsmith.compress.pruning.structure import KeptUnits, check_heads, find_live_units, remove_layers, remove_units
-from bertsmith.compress.pruning.vocabulary import check_vocabulary, select_rows
+from bertsmith.compression.pruning.layers import choose_layers
+from bertsmith.compression.pruning.structure import KeptUnits, check_heads, find_live_units, remove_layers, remove_units
+from bertsmith.compression.pruning.vocabulary import check_vocabulary, select_rows
 from bertsmith.errors import UserError
 from bertsmith.inference.engines.torch import TorchEngine
 from bertsmith.inference.predictor import Predictor

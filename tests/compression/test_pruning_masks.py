@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bertsmith.compress.pruning.masks import MaskedWeight, Pruner, count_kept
-from bertsmith.compress.pruning.schedule import CubicSchedule
+from bertsmith.compression.pruning.masks import MaskedWeight, Pruner, count_kept
+from bertsmith.compression.pruning.schedule import CubicSchedule
 from bertsmith.errors import UserError
 from tests.support.models import build_small_classifier, build_two_sequences
 
