@@ -186,7 +186,11 @@ class FakeStage:
             2,
             "error: No space left on device; free some space, and run the same command again",
         ),
-        (OSError("the disk is gone"), 2, "error: the disk is gone"),
+        (
+            OSError("the disk is gone"),
+            2,
+            "error: the disk is gone; check the path and its file system, or choose another place",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )

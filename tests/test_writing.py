@@ -105,6 +105,20 @@ def test_lock_never_touches_what_is_not_a_lock(tmp_path, kind):
     assert victim.read_text() == "precious" and os.path.lexists(lock) and not (tmp_path / "absent").exists()
 
 
+@pytest.mark.parametrize("name", ["state", "state/step-2", "seeds", "seeds/seed-0", "runs/m"])
+def test_no_run_works_in_a_folder_that_is_a_link(tmp_path, name):
+    """A finished run emptied `state/`, wherever it led."""
+    checkpoint = tmp_path / "victim" / "step-2"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "thesis.txt").write_text("precious")
+    link = tmp_path / "o" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match=f"{name} is a symbolic link"), writing.lock_output(tmp_path / "o"):
+        pass
+    assert (checkpoint / "thesis.txt").read_text() == "precious" and link.is_symlink()
+
+
 def test_lock_removes_leftovers_of_its_output_only(tmp_path):
     made, other = tmp_path / "made", tmp_path / "made.npy"
     leftovers = [writing.temp_path(made), writing.temp_path(tmp_path / "made.part.json")]

@@ -2,6 +2,7 @@
 
 import errno
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,11 @@ class UserError(ValueError):
 
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # in file names and arguments: bytes that are not UTF-8
-NOT_UTF8 = "has bytes that are not UTF-8: rename the file or folder, or write the text in UTF-8"
+NOT_UTF8 = (
+    "has bytes that are not UTF-8: rename the file or folder, or write the text in UTF-8"
+    if (ENCODING := sys.getfilesystemencoding()) == "utf-8"
+    else f"is not in the encoding of file names and arguments, {ENCODING} here: unset PYTHONUTF8, or set LC_ALL=C.UTF-8"
+)
 
 
 class Interrupted(Exception):
@@ -34,22 +39,36 @@ _WAYS_OUT = {
     errno.ENOTDIR: "a part of the path is a file: check the path",
     errno.EISDIR: "it is a folder: give a file",
     errno.ENOENT: "check the path",
+    errno.EIO: "the disk or its connection fails (`dmesg` says more): use another place",
+    errno.EBUSY: "another program uses it: end that program, or choose another place",
+    errno.ETXTBSY: "another program uses it: end that program, or choose another place",
+    errno.ESTALE: "its file system was mounted anew: change to the folder again, and run the same command again",
+    errno.ENXIO: "it is a pipe, a socket or a device that is absent: give a regular file",
+    errno.ENODEV: "its file system cannot do this: use another place",
+    errno.EOPNOTSUPP: "its file system cannot do this: use another place",
+    errno.ENOTEMPTY: "another program writes there: choose another place",
+    errno.EEXIST: "another program writes there: choose another place",
 }
+_WAY_OUT = "check the path and its file system, or choose another place"
 
 
 def explain_os_error(error: OSError) -> str:
     """A failed operation of the system in one line: what, where, and a way out."""
     paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
-    what = error.strerror or str(error) or type(error).__name__
-    problem = f"{' -> '.join(paths)}: {what}" if paths else what
-    way_out = _WAYS_OUT.get(error.errno or 0)
-    return f"{problem}; {way_out}" if way_out else problem
+    return f"{' -> '.join(paths)}: {explain_reason(error)}" if paths else explain_reason(error)
+
+
+def explain_reason(error: OSError) -> str:
+    """Why an operation failed, without its place, and a way out."""
+    return f"{error.strerror or str(error) or type(error).__name__}; {_WAYS_OUT.get(error.errno or 0, _WAY_OUT)}"
 
 
 def explain_limit(error: BaseException) -> str | None:
     """A limit of the system in one line: what, where, and a way out; None for any other exception."""
     if isinstance(error, OSError):
         return explain_os_error(error)
+    if isinstance(error, UnicodeEncodeError) and error.encoding == ENCODING != "utf-8":  # a file name, in an old locale
+        return f"{error.object[:200]!a} {NOT_UTF8}"
     if isinstance(error, RecursionError):
         return "the input is nested too deeply; give one with fewer levels"
     if any(words in str(error) for words in ("can't start new thread", "ThreadPoolBuildError")):

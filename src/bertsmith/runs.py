@@ -25,7 +25,7 @@ from .console import Console
 from .errors import Interrupted, UserError
 from .signals import RESUME_HINT
 from .tensors import load_tensors, save_tensors
-from .writing import check_writable, lock_output, remove_temps, write_json
+from .writing import check_work_folders, check_writable, lock_output, remove_temps, write_json
 
 PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
 
@@ -109,6 +109,7 @@ class Run:
 def open_run(folder: Path, identity: str, console: Console) -> Iterator[Run]:
     """The run of a folder, which is locked inside the block."""
     if world_size() > 1:  # all ranks share one folder, so no lock
+        check_work_folders(folder)
         yield Run(folder, identity, console, _read_finished_result(folder, identity, console))
         return
     with lock_output(folder):

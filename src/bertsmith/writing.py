@@ -2,6 +2,7 @@
 
 - `resolve_output`, `check_output_file`, `check_writable`: what `out` names and whether it may be written, before any work
 - `lock_output`: one process at a time; it also removes what a run that died left behind
+- `check_work_folders`: no link leads out of the folders that runs work in
 - `replace_file`, `write_atomic`, `write_json`: a temporary file beside the target, synced, renamed
 - `open_own`, `allocate_file`: files inside a folder that is being written
 
@@ -17,6 +18,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -29,6 +31,7 @@ from .reading import MAX_JSON_BYTES, parse_json, read_bytes
 MANIFEST = "manifest.json"
 MAX_NAME_BYTES = 200  # of an output: file systems allow 255, and temporary names are longer
 TEMP_NAME = re.compile(r"\.(?P<name>.+)\.bertsmith-[0-9a-f]{8}(?P<is_old>\.old)?\.part", re.DOTALL)
+WORK_FOLDERS = ("state", "seeds", "runs")  # in the output of a run: checkpoints, the runs of seeds, those of `suite` and `race`
 NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -124,12 +127,22 @@ def check_only(folder: Path, *own_patterns: str) -> Path:
     return folder
 
 
+def check_work_folders(out: Path) -> None:
+    """Raise if a folder inside `out` that runs write to and empty is a symbolic link, or has one."""
+    for root in (out / name for name in WORK_FOLDERS):
+        inside = (Path(parent, name) for parent, folders, files in os.walk(root) for name in (*folders, *files))
+        for path in chain((root,), inside):
+            if path.is_symlink():
+                raise UserError(f"{path} is a symbolic link, which is not followed to write; remove it, or choose another out")
+
+
 @contextmanager
 def lock_output(out: Path, *beside: Path) -> Iterator[None]:
     """Exclusive lock (`.NAME.lock`) on an output (and files `beside` it), against two processes of this machine writing to it.
 
     The lock ends with its process, however that ends. Once it is held, what a run that died left is removed.
     """
+    check_work_folders(out)
     path = _lock_path(out.absolute())
     missing_parents = [folder for folder in path.parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)

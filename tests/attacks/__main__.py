@@ -25,6 +25,15 @@ FAMILIES = (
 SHOWN = 40  # problems printed for each family
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How many cases of a family run (0: all that it plans), from which seed, and for how many minutes at most."""
+
+    count: int
+    seed: int
+    minutes: float
+
+
 @dataclass
 class Row:
     """What happened in a family."""
@@ -58,9 +67,10 @@ def main() -> int:
     names = [word for word in sys.argv[1:] if "=" not in word] or list(FAMILIES)
     options = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
     count, seed, jobs = (int(options.get(key, default)) for key, default in (("cases", 0), ("seed", 0), ("jobs", 2)))
+    plan = Plan(count, seed, float(options.get("minutes", "inf")))
     with tempfile.TemporaryDirectory(prefix="bertsmith-attacks-") as folder:
         artifacts = build_artifacts(Path(folder) / "artifacts")
-        rows = {row.name: row for row in run_families(names, artifacts, Path(folder), count, seed, jobs)}
+        rows = {row.name: row for row in run_families(names, artifacts, Path(folder), plan, jobs)}
     table = format_table([rows[name] for name in names])
     print(table)
     if "out" in options:
@@ -68,35 +78,37 @@ def main() -> int:
     return int(any(row.problems for row in rows.values()))
 
 
-def run_families(names: list[str], artifacts: Artifacts, folder: Path, count: int, seed: int, jobs: int) -> Iterator[Row]:
+def run_families(names: list[str], artifacts: Artifacts, folder: Path, plan: Plan, jobs: int) -> Iterator[Row]:
     """Rows as they end. With several jobs, each family runs in a forked process, on a copy of the artifacts."""
     if jobs == 1 or len(names) == 1:
-        yield from (run_family(name, artifacts, folder / name, count, seed) for name in names)
+        yield from (run_family(name, artifacts, folder / name, plan) for name in names)
         return
     with ProcessPoolExecutor(jobs, get_context("fork"), max_tasks_per_child=None) as pool:
-        futures = [pool.submit(_run_on_copy, name, artifacts, folder / name, count, seed) for name in names]
+        futures = [pool.submit(_run_on_copy, name, artifacts, folder / name, plan) for name in names]
         yield from (future.result() for future in futures)
 
 
-def _run_on_copy(name: str, artifacts: Artifacts, folder: Path, count: int, seed: int) -> Row:
+def _run_on_copy(name: str, artifacts: Artifacts, folder: Path, plan: Plan) -> Row:
     folder.mkdir()
-    return run_family(name, artifacts.copy(folder / "artifacts"), folder / "work", count, seed)
+    return run_family(name, artifacts.copy(folder / "artifacts"), folder / "work", plan)
 
 
-def run_family(name: str, artifacts: Artifacts, work: Path, count: int, seed: int) -> Row:
-    """Run `count` cases of a family (0: all that it plans), and print the first problems."""
+def run_family(name: str, artifacts: Artifacts, work: Path, plan: Plan) -> Row:
+    """Run the cases of a family, and print the first problems."""
     family, row, start = importlib.import_module(f"tests.attacks.{name}"), Row(name), time.monotonic()
     work.mkdir()
     with suppress(KeyboardInterrupt):  # Ctrl-C: the table of what has run so far
-        for case in family.build_cases(artifacts, work, count or family.CASES, seed):
+        for case in family.build_cases(artifacts, work, plan.count or family.CASES, plan.seed):
             outcome, problems = run_case(case)
             row.cases += 1
             row.processes += case.as_process or case.after_process
-            row.peak_memory = max(row.peak_memory, outcome.peak_memory)
+            row.peak_memory = max(row.peak_memory, outcome.peak_memory, case.memory_before)
             for problem in problems:
                 row.add_problem(problem)
                 if row.problems <= SHOWN:
                     print(f"{name}: {case.name}: {problem}", flush=True)
+            if time.monotonic() - start > 60 * plan.minutes:
+                break
     shutil.rmtree(work, ignore_errors=True)
     row.seconds = time.monotonic() - start
     print(row, flush=True)

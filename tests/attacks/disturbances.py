@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.attacks.harness import Case, Outcome
+from tests.attacks.harness import Case, Outcome, wait_limited
 from tests.support.cli import ROOT
 
 TIME_LIMIT = 300.0
@@ -24,37 +26,50 @@ class Reference:
     seconds: float
 
 
+class Process:
+    """`python -m bertsmith` in a session of its own, while it is disturbed."""
+
+    def __init__(self, args: Sequence[str], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.start = time.monotonic()
+        self.outputs = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]  # noqa: SIM115
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+        command, (stdout, stderr) = [sys.executable, "-m", "bertsmith", *args], self.outputs
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=stdout, stderr=stderr, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self.pid, process.returncode = process.pid, 0  # `wait` reaps it, with its memory
+
+    def is_running(self) -> bool:
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def send(self, number: signal.Signals, to_group: bool = False) -> None:
+        with suppress(ProcessLookupError):
+            (os.killpg if to_group else os.kill)(self.pid, number)
+
+    def wait(self) -> Outcome:
+        status, timed_out, peak_memory = wait_limited(self.pid, TIME_LIMIT)
+        texts = []
+        for file in self.outputs:
+            file.seek(0)
+            texts.append(file.read().decode("utf-8", "replace"))
+            file.close()
+        return Outcome(status, *texts, time.monotonic() - self.start, timed_out, peak_memory)
+
+
 def run_reference(args: Sequence[str], folder: Path) -> Reference:
-    start = time.monotonic()
-    process = start_process(args, folder)
-    _, stderr = process.communicate(timeout=TIME_LIMIT)
-    assert process.returncode == 0, stderr.decode()
-    return Reference(read_files(folder), time.monotonic() - start)
+    outcome = Process(args, folder).wait()
+    assert outcome.status == 0, outcome.stderr
+    return Reference(read_files(folder), outcome.seconds)
 
 
-def start_process(args: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "bertsmith", *args]
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-
-
-def disturb(args: Sequence[str], folder: Path, disturbance: Callable[[subprocess.Popen[bytes]], None]) -> Outcome:
+def disturb(args: Sequence[str], folder: Path, disturbance: Callable[[Process], None]) -> Outcome:
     """The outcome of a command in a process that `disturbance` is given when it handles signals, or has ended."""
-    start, process, timed_out = time.monotonic(), start_process(args, folder), False
-    while not handles_signals(process.pid) and process.poll() is None:
+    process = Process(args, folder)
+    while not handles_signals(process.pid) and process.is_running():
         time.sleep(0.002)
     disturbance(process)
-    try:
-        stdout, stderr = process.communicate(timeout=TIME_LIMIT)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        stdout, stderr = process.communicate()
-        timed_out = True
-    texts = (stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"))
-    return Outcome(process.returncode, *texts, time.monotonic() - start, timed_out, 0)
+    return process.wait()
 
 
 def handles_signals(pid: int) -> bool:
@@ -78,7 +93,9 @@ def same_command_again(
             problems += [f"lost or changed: {name}" for name in find_differences(read_files(folder), reference.files)]
         return problems
 
-    return Case(name, args, folder, frozenset({0}), check=check, timeout=TIME_LIMIT, after_process=True)
+    return Case(
+        name, args, folder, frozenset({0}), check=check, timeout=TIME_LIMIT, after_process=True, memory_before=first.peak_memory
+    )
 
 
 def find_differences(files: dict[str, bytes], expected: dict[str, bytes]) -> Iterator[str]:

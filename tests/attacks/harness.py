@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import resource
+import select
 import signal
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 
 CRASHED = 70  # exit status of a child whose command raised
 MEGABYTE = 1 << 20
+MOMENT = 0.05  # seconds between two looks at a process
 C_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
@@ -45,7 +47,7 @@ class Case:
     patch: called in the child before the command, to break something there (an operation that dies, a full disk).
     check: looks at the outcome and at what was left behind; returns problems.
     as_process: run `python -m bertsmith` in a new process instead of a fork; `wrapper`: by this command, in another namespace.
-    after_process: a process was disturbed before, and this is the same command again.
+    after_process: a process was disturbed before, and this is the same command again; memory_before: the peak of that one.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Case:
     as_process: bool = False
     wrapper: tuple[str, ...] = ()
     after_process: bool = False
+    memory_before: int = 0
 
 
 def run_case(case: Case) -> tuple[Outcome, list[str]]:
@@ -98,27 +101,46 @@ def run_command(case: Case) -> Outcome:
         pid = os.fork()
         if pid == 0:
             _run_child(case, out.fileno(), err.fileno(), stdin.fileno(), parent)
-        status, timed_out, usage = _wait(pid, start + case.timeout)
+        status, timed_out, peak_memory = wait_limited(pid, case.timeout, is_fork=not case.as_process)
         texts = []
         for file in (out, err):
             file.seek(0)
             texts.append(file.read(4 * MEGABYTE).decode("utf-8", "replace"))
-        return Outcome(status, *texts, time.monotonic() - start, timed_out, usage.ru_maxrss * 1024)
+        return Outcome(status, *texts, time.monotonic() - start, timed_out, peak_memory)
 
 
-def _wait(pid: int, deadline: float) -> tuple[int, bool, resource.struct_rusage]:
-    timed_out = False
-    while True:
-        done, status, usage = os.wait4(pid, os.WNOHANG)
-        if done:
-            with contextlib.suppress(ProcessLookupError):  # what it left running in its process group
-                os.killpg(pid, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(status), timed_out, usage
-        if time.monotonic() > deadline and not timed_out:
-            timed_out = True
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-        time.sleep(0.002)
+def wait_limited(pid: int, seconds: float, is_fork: bool = False) -> tuple[int, bool, int]:
+    """Exit status of a child process that leads a group, whether it was killed at its limit, and its peak memory in bytes.
+
+    Time in which it waits for a core, or in which this process is stopped, does not count: a busy machine is no hang. The peak
+    of a forked child is exact; after `exec` the system's figure has that of this process too, so VmHWM is read instead.
+    """
+    used, delay, last, peak_memory, timed_out = 0.0, 0.0, time.monotonic(), 0, False
+    with os.fdopen(os.pidfd_open(pid)) as end:
+        while not select.select([end], [], [], MOMENT)[0]:
+            now = time.monotonic()
+            used, last = used + min(now - last, 4 * MOMENT), now
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                delay = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+                if not is_fork:
+                    peak_memory = max(peak_memory, _read_peak(pid))
+            if used - delay > seconds and not timed_out:
+                timed_out = True
+                kill_group(pid)
+    _, status, usage = os.wait4(pid, 0)
+    kill_group(pid)  # what it left running
+    return os.waitstatus_to_exitcode(status), timed_out, usage.ru_maxrss * 1024 if is_fork else peak_memory
+
+
+def kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _read_peak(pid: int) -> int:
+    """VmHWM of a process in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _run_child(case: Case, out: int, err: int, stdin: int, parent: int) -> None:

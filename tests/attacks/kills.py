@@ -3,18 +3,16 @@
 The second command ends with what an undisturbed one leaves: every byte (times aside), and nothing else.
 """
 
-import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from tests.attacks import disturbances
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.deaths import run_undisturbed
+from tests.attacks.disturbances import Process
 from tests.attacks.harness import Case
 from tests.attacks.stages import Stage, check_files, list_for_processes
 
@@ -36,10 +34,9 @@ def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iter
             seconds[stage.name] = disturbances.run_reference(stage.args(), work / f"timed-{number}").seconds
         moment = rng.random() * seconds[stage.name]
 
-        def kill(process: subprocess.Popen[bytes], moment=moment) -> None:
+        def kill(process: Process, moment=moment) -> None:
             time.sleep(moment)
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.send(signal.SIGKILL, to_group=True)
 
         first = disturbances.disturb(stage.args(), folder, kill)
         yield Case(
@@ -50,4 +47,5 @@ def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iter
             timeout=disturbances.TIME_LIMIT,
             check=lambda outcome, stage=stage, folder=folder: check_files(expected[stage.name], folder, outcome),
             after_process=True,
+            memory_before=first.peak_memory,
         )

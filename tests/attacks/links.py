@@ -23,7 +23,8 @@ BESIDE = (
     ".{}.bertsmith-x.part",
 )
 INSIDE = ("config.json", "card.json", "manifest.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "scores.json",
-          "report.html", "journal.json", "tokens.bin", "state/step-2", "state/split.json")  # fmt: skip
+          "report.html", "journal.json", "tokens.bin", "state", "state/step-2", "state/split.json", "seeds",
+          "seeds/seed-0", "runs", "runs/m", "counts")  # fmt: skip
 
 Plant = Callable[[Path, Path, Path], None]  # place, victim file, victim folder
 

@@ -5,14 +5,13 @@ A process ends with one line and exit status 130 (or had finished), and the seco
 
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.attacks import disturbances
 from tests.attacks.artifacts import Artifacts
-from tests.attacks.disturbances import Reference
+from tests.attacks.disturbances import Process, Reference
 from tests.attacks.harness import Case, Outcome
 from tests.attacks.keys import build_commands
 
@@ -33,11 +32,10 @@ def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iter
         moment, signals = rng.random() * 1.1 * reference.seconds, rng.choice(SIGNALS)
         times = rng.choice((1, 1, 2, 2, 3))
 
-        def disturb(process: subprocess.Popen[bytes], moment=moment, number=signals, times=times) -> None:
+        def disturb(process: Process, moment=moment, number=signals, times=times) -> None:
             time.sleep(moment)
             for repeat in range(times):
-                if process.poll() is None:
-                    process.send_signal(number if repeat < 2 else signal.SIGINT)
+                process.send(number if repeat < 2 else signal.SIGINT)
                 time.sleep(0.01 * repeat)
 
         outcome = disturbances.disturb(args, folder, disturb)

@@ -7,7 +7,6 @@ suite reports the run of a dead worker, and repeats it in the second.
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tests.attacks import disturbances
 from tests.attacks.artifacts import Artifacts
-from tests.attacks.disturbances import Reference
+from tests.attacks.disturbances import Process, Reference
 from tests.attacks.harness import Case, Outcome
 from tests.attacks.stages import list_stages
 from tests.support.cli import SMALL
@@ -43,12 +42,12 @@ def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iter
         moments = [rng.random() * references[index].seconds * 0.5 for _ in range(rng.choice((1, 1, 2, 3, 5)))]
         killed: list[int] = []
 
-        def disturb(process: subprocess.Popen[bytes], moments=moments, killed=killed, rng=rng) -> None:
-            while not list_workers(process.pid) and process.poll() is None:
+        def disturb(process: Process, moments=moments, killed=killed, rng=rng) -> None:
+            while not list_workers(process.pid) and process.is_running():
                 time.sleep(0.005)
             for moment in moments:
                 time.sleep(moment)
-                if process.poll() is None and (workers := list_workers(process.pid)):
+                if process.is_running() and (workers := list_workers(process.pid)):
                     killed.append(rng.choice(workers))
                     with suppress(ProcessLookupError):
                         os.kill(killed[-1], signal.SIGKILL)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import lzma
+import time
 
 import numpy as np
 import pytest
@@ -172,6 +173,17 @@ def test_token_classification_windows_round_trip(tokenizer, length):
     assert (encoded.targets["label"] != IGNORE_INDEX).sum() == sum(word != "\x07" for word in words) + 1  # each token once
     predictions = task.decode(gold_logits(task, encoded), encoded, examples)
     assert [prediction.tags for prediction in predictions] == [example.tags for example in examples]
+
+
+def test_token_classification_windows_take_time_in_proportion_to_the_words(tokenizer):
+    """A line of 3.3 million quotes was not answered in a minute: every window looked at every word."""
+    task, seconds = TokenClassification(labels=("B-X", "O"), overlap=4), []
+    for count in (10_000, 80_000):
+        example = Sentence(tokens=("the",) * count)
+        start = time.process_time()
+        assert len(task.encode([example], tokenizer, 16).input_ids) > count // 20
+        seconds.append(time.process_time() - start)
+    assert seconds[1] < 20 * seconds[0]  # 8 times as many words; 40 times as long and more, if it were quadratic
 
 
 def test_max_context_window():

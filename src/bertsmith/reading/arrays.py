@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError
+from ..errors import UserError, explain_reason
 from .files import open_regular, require_regular
 from .values import as_object, parse_json
 
@@ -62,7 +62,7 @@ def read_tensor_headers(path: Path) -> dict[str, TensorHeader]:
             size, header_size = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
             data = file.read(header_size) if header_size <= min(size, MAX_HEADER_BYTES) else b""
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        raise UserError(f"{path} cannot be read: {explain_reason(error)}") from None
     if size < 8 or len(data) < header_size:
         raise UserError(
             f"{path} cannot be read: its {size:,} bytes have no whole header; it is truncated, or no safetensors file"

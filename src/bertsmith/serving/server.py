@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..console import logger
-from ..errors import UserError, explain_os_error
+from ..errors import UserError
 from ..signals import StopSignals
 
 HEADER_SECONDS = 20.0  # until a request's headers must be there
@@ -88,7 +88,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise UserError(f"host={host} port={port}: {explain_os_error(error)}; choose another port, or port=0 for a free one") from None
+        raise UserError(f"host={host} port={port}: {error.strerror or error}; choose another port, or port=0 for a free one") from None
     return listener
 
 

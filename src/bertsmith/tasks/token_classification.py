@@ -7,7 +7,8 @@ The first subword of a token carries its label (Devlin et al. 2019, section 5.3)
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, pairwise
+from math import fsum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -68,7 +69,7 @@ class TokenClassificationPrediction(Prediction):
 
     def _to_entity(self, entity: Entity, text: str, offsets: Sequence[tuple[int, int]]) -> dict[str, Any]:
         start, end = offsets[entity.start][0], offsets[entity.end - 1][1]
-        score = float(np.mean(self.scores[entity.start : entity.end]))
+        score = fsum(self.scores[entity.start : entity.end]) / (entity.end - entity.start)
         group = {"entity_group": entity.type} if entity.type else {}
         return {**group, "score": score, "word": text[start:end], "start": start, "end": end}
 
@@ -357,11 +358,14 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
             else [(0, max_tokens)]
         )
         best_window = max_context_window(spans, len(flat)) if len(spans) > 1 else np.zeros(len(flat), np.int64)
+        order = np.argsort(best_window[first_subwords], kind="stable")  # tokens by the window that they are taken from
+        bounds = np.searchsorted(best_window[first_subwords][order], np.arange(len(spans) + 1))
         windows = []
-        for index, (start, end) in enumerate(spans):
-            is_mine = (best_window[first_subwords] == index) & (first_subwords < end)
-            has_ends = bool(is_mine[:1].any()), bool(is_mine[-1:].any())
-            windows.append((flat[start:end], TokenWindow(tokens[is_mine], first_subwords[is_mine] - start + 1, has_ends)))
+        for (start, end), (first, last) in zip(spans, pairwise(bounds), strict=True):
+            mine = order[first:last]
+            mine = mine[first_subwords[mine] < end]
+            has_ends = bool((mine == 0).any()), bool((mine == len(tokens) - 1).any())
+            windows.append((flat[start:end], TokenWindow(tokens[mine], first_subwords[mine] - start + 1, has_ends)))
         return windows
 
     def _targets(self, encoded: EncodedExamples, example_index: IntArray, examples: Sequence[Sentence]) -> dict[str, IntArray]:

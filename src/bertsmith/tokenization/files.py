@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import NOT_UTF8, SURROGATE, UserError
+from ..errors import NOT_UTF8, SURROGATE, UserError, explain_reason
 
 CHUNK_BYTES = 1 << 20  # decompressed bytes per chunk
 
@@ -66,7 +66,7 @@ def read_decompressed(path: Path, is_wide: bool = False) -> Iterator[tuple[bytes
                 yield data, raw_file.tell()
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno:
-            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+            raise UserError(f"{path} cannot be read: {explain_reason(error)}") from None
         suffix = path.suffix.lower()
         raise UserError(
             f"{path} is truncated, damaged or not a {suffix} file ({error}); download or compress it again"
