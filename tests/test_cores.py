@@ -10,6 +10,9 @@ import torch
 
 from bertsmith import cores
 from bertsmith.cores import CpuTimes, count_allowed_cores, count_free_cores, count_threads, limit_threads
+from bertsmith.inference.engines.torch import TorchEngine
+from bertsmith.model.model import Model
+from bertsmith.word_vectors.models import bag_of_vectors
 
 has_bf16_of = cores.has_bf16.__wrapped__  # before a fixture replaces it
 STAT = """cpu  900 0 90 9000 5 0 0 40
@@ -135,3 +138,13 @@ def test_bf16_is_known_from_the_flags_of_the_cpu(tmp_path):
         (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n\n")
         assert has_bf16_of(tmp_path / "cpuinfo") is expected
     assert not has_bf16_of(tmp_path / "absent")
+
+
+def test_runs_compute_with_the_same_threads_on_a_busy_machine(default_threads, monkeypatch):
+    monkeypatch.setattr(cores, "count_allowed_cores", lambda: 1.0)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    model = Model(bag_of_vectors(10, 4))
+    with TorchEngine(model, "fp32").inference_context():
+        assert torch.get_num_threads() == 1
+    with TorchEngine(model, "fp32", fixed_threads=True).inference_context():
+        assert torch.get_num_threads() == 2

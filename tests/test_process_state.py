@@ -90,8 +90,8 @@ def state():
     return {
         "csv": csv.field_size_limit(),
         "modules": [id(sys.modules[name]) for name in modules],
-        # torch's optimizers import its compiler, which sets TORCHINDUCTOR_CACHE_DIR
-        "environment": {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"},
+        # torch's optimizers import its compiler, which sets the first; OpenMP reads the second when torch is imported
+        "environment": {key: os.environ[key] for key in os.environ.keys() - {"TORCHINDUCTOR_CACHE_DIR", "GOMP_SPINCOUNT"}},
         "signals": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)],
         "handlers": [len(logging.getLogger(name).handlers) for name in ("", "bertsmith")],
         "level": logging.getLogger("bertsmith").level,

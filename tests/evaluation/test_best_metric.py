@@ -113,7 +113,8 @@ def compute_errors(monkeypatch, task, values):
     def compute_metric_results(*args):
         error = shown[-1]
         return {
-            name: replace(result, metric=lambda *_: error, lower_is_better=True) for name, result in compute_results(*args).items()
+            name: replace(result, metric=lambda *_: error, lower_is_better=True)
+            for name, result in compute_results(*args).items()
         }
 
     compute_results = task.compute_metric_results

@@ -116,7 +116,9 @@ def test_embedding_rejects_invalid_requests(bert, tmp_path):
     assert "vectors have size 32" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'narrow.npy'}")
     assert "none.npy: No such file" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'none.npy'}")
     (tmp_path / "empty.npy").write_bytes(b"")
-    assert "empty.npy cannot be read as .npy" in run_cli_error("embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}")
+    assert "empty.npy cannot be read as .npy" in run_cli_error(
+        "embed", f"model={bert}", data, f"documents={tmp_path / 'empty.npy'}"
+    )
     vector = json.loads(run_cli("embed", f"model={bert}", "text=the way").stdout)
     np.testing.assert_allclose(vector, bertsmith.load(bert).embed("the way"), atol=1e-5)
     train = write_jsonl(tmp_path / "train.jsonl", pairs(8, 0))

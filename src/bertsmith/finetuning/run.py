@@ -241,7 +241,10 @@ def _setup(recipe: FinetuneRecipe, loaded: BaseModel, console: Console) -> Finet
     on_gpu = resolve_device(recipe.train.device, "train.device").type == "cuda"
     precision: Precision = "auto" if on_gpu and recipe.train.precision != "fp32" else "fp32"
     return FinetuneRun(
-        examples, objective, Predictor(TorchEngine(model, precision), tokenizer, {}, examples.task, max_length), metric
+        examples,
+        objective,
+        Predictor(TorchEngine(model, precision, fixed_threads=True), tokenizer, {}, examples.task, max_length),
+        metric,
     )
 
 

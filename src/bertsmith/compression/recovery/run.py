@@ -211,8 +211,10 @@ def _evaluate(
     """The evaluation of the smaller model on the dev file; scores and speed of both models."""
     precision: Precision = "fp32" if recipe.train.precision == "fp32" else "auto"
     task, original = setup.objective.finalize_task(model), source.model.to(next(model.parameters()).device)
-    before = Predictor(TorchEngine(original, precision), source.tokenizer, {}, source.task, setup.max_length)
-    after = Predictor(TorchEngine(model, precision), tokenizer, {}, task, setup.max_length)
+    before = Predictor(
+        TorchEngine(original, precision, fixed_threads=True), source.tokenizer, {}, source.task, setup.max_length
+    )
+    after = Predictor(TorchEngine(model, precision, fixed_threads=True), tokenizer, {}, task, setup.max_length)
     evaluation_before = evaluate_model(before, setup.examples.dev, tune=True)
     evaluation = evaluate_model(after, setup.examples.dev, tune=True)
     result: dict[str, Any] = {

@@ -29,7 +29,7 @@ PACKAGES = {"torch": ("torch", "train"), "onnx": ("onnxruntime", "onnx"), "openv
 
 def has_weights(folder: Path) -> bool:
     """Whether the weights are in files of their own, as in every checkpoint: graphs beside them are stored without."""
-    return all(path.is_file() for path in list_weight_files(folder))
+    return all(path.exists() for path in list_weight_files(folder))  # what is no regular file is refused when it is read
 
 
 def list_backends(folder: Path) -> list[Backend]:

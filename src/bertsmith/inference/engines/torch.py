@@ -42,13 +42,15 @@ class TorchEngine(Engine):
 
     `auto` is bf16 autocast on a GPU, several times faster than fp32; and on a CPU with instructions for it, unless the model
     generates text (a step of decoding is bound by reading weights, which autocast converts) or its vectors change.
+    `fixed_threads` is for runs, whose results must not depend on the load of the machine: another number of threads adds in
+    another order.
     """
 
     backend: Backend = "torch"
 
-    def __init__(self, model: Model, precision: Precision = "auto") -> None:
+    def __init__(self, model: Model, precision: Precision = "auto", fixed_threads: bool = False) -> None:
         check_choice("precision", precision, Precision)
-        self.model, self.precision = model.eval(), precision
+        self.model, self.precision, self.fixed_threads = model.eval(), precision, fixed_threads
 
     @property
     def facts(self) -> ModelFacts:  # type: ignore[override]
@@ -92,7 +94,7 @@ class TorchEngine(Engine):
         """Inference mode with autocast to the precision in use; on a CPU, with a thread for each free core."""
         use_bf16, threads = (
             self.compute_precision == "bf16",
-            cores.limit_threads() if self.device.type == "cpu" else nullcontext(),
+            cores.limit_threads() if self.device.type == "cpu" and not self.fixed_threads else nullcontext(),
         )
         with threads, torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16, enabled=use_bf16):
             yield

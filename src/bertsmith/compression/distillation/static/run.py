@@ -11,6 +11,7 @@ from ....config import from_dict, to_dict
 from ....corpus.store import Corpus
 from ....device import resolve_device
 from ....errors import UserError
+from ....inference.engines.base import Precision
 from ....inference.engines.torch import TorchEngine
 from ....model import checkpoint
 from ....model.model import Model
@@ -37,7 +38,9 @@ def distill_static(recipe: DistillRecipe, student: Static, teacher: Teacher, run
     if teacher.model.config.encoder.num_hidden_layers == 0:
         raise UserError(f"teacher={teacher.name} is a table of token vectors already; give an encoder")
     corpus = None if recipe.corpus is None else _open_corpus(recipe.corpus, teacher)
-    engine = TorchEngine(teacher.model.to(resolve_device(recipe.train.device, "train.device")))
+    device = resolve_device(recipe.train.device, "train.device")
+    precision: Precision = "auto" if device.type == "cuda" and recipe.train.precision != "fp32" else "fp32"
+    engine = TorchEngine(teacher.model.to(device), precision, fixed_threads=True)
     pooling: Pooling = getattr(teacher.task, "pooling", "mean")
     run.console.info(f"static: vectors of {len(teacher.tokenizer):,} tokens, {pooling} pooling")
     vectors = token_vectors(engine, teacher.tokenizer, pooling)
