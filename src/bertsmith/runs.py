@@ -30,6 +30,7 @@ from .writing import check_work_folders, check_writable, lock_output, remove_tem
 PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
 
 # Keys of [train] that may change when a run resumes: they set how the work is done. (Another device may round differently.)
+WEIGHT_PATTERNS = ("model*.safetensors*", "adapter.safetensors")  # of what `write_model` writes
 RUN_ID_EXCLUDED = ("workers", "device", "save_total_limit", "save_every", "eval_every", "log_every", "tensorboard")
 
 WriteModel = Callable[[Path, dict[str, Any], dict[str, Any]], None]  # folder, card, and what config.json records of the run
@@ -99,7 +100,7 @@ class Run:
         date = datetime.now(UTC).isoformat(timespec="seconds")
         card |= {"identity": self.identity, "command": command_line(), "versions": versions, "date": date}
         write_model(self.folder, card, {**record, "recipe": to_dict(recipe), "version": __version__})
-        weights = [path.name for path in self.folder.glob("model*.safetensors*")]
+        weights = [path.name for pattern in WEIGHT_PATTERNS for path in self.folder.glob(pattern)]
         log = ["metrics.jsonl"] if (self.folder / "metrics.jsonl").exists() else []  # none if nothing was trained
         write_manifest(self.folder, ["config.json", "card.json", "tokenizer.json", *log, *weights])
         _remove_state(self.folder)

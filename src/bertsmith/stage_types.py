@@ -601,6 +601,8 @@ class LoraConfig(TypedDict, total=False):
     """dropout on the input of the update matrices"""
     target_modules: Literal["attention", "all"]
     """matrices with an update: those of attention, or all (feed-forward too)"""
+    merge: bool
+    """write the merged weights; false: the updates alone, about 1 MB, which are merged into the base model at load"""
 
 
 class Losses(TypedDict, total=False):
@@ -1122,6 +1124,12 @@ class TextSimilarity(TypedDict, total=False):
     """sentence embedding: mean of the token vectors, or the vector of [CLS]"""
     temperature: float
     """temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"""
+    matryoshka_dims: Sequence[int] | int
+    """sizes to which embeddings can be truncated: (64, 128, 256); the loss is the sum over them and all"""
+    mini_batch_tokens: int
+    """training: larger batches are encoded in parts of so many tokens, twice, with the same gradients (GradCache)"""
+    center: bool
+    """subtract the mean embedding of the training texts, as the bias of a dense layer; set after training"""
     normalize: bool
     """scale sentence embeddings to L2 norm 1; cosine similarities are the same"""
     prompts: dict[str, str]

@@ -344,7 +344,7 @@ def finetune(
         freeze: freeze embeddings and this many lower layers; all: train only the head
         features: layers that the head reads; default: the last
         pooling: representation of a text for the head: cls, mean, max or concat (ULMFiT); default: the model's
-        lora: LoRA: train low-rank adapters, merged into the weights at the end
+        lora: LoRA: train low-rank updates, which are merged into the weights at the end
         adversary: adversarial training on perturbed embeddings (FGM, PGD)
         aux_lm_weight: weight of an auxiliary LM loss, for causal models (0.5 in GPT); 0: none
         rdrop: weight of the R-Drop loss (KL between two dropout passes); 0: none
@@ -730,6 +730,7 @@ def embed(
     overwrite: bool = False,
     pooling: Literal["mean", "cls"] | None = None,
     prompt_name: str | None = None,
+    dimensions: int | None = None,
     documents: StrPath | None = None,
     top_k: int = 5,
     word: str | None = None,
@@ -759,6 +760,7 @@ def embed(
         pooling: pooling of token vectors: mean or cls; default: the model's own, else mean
         prompt_name: prompt put before each text, of a model that has prompts; default: the model's own, of a search
             query's
+        dimensions: size of the vectors: the first so many components, scaled to L2 norm 1; default: all, as they are
         documents: documents to search for each text: a .npy of vectors, or a file of texts
         top_k: number of results per query (documents, word, analogy)
         word: a word: print its nearest neighbours in the token embeddings

@@ -2,14 +2,18 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
+from bertsmith.model.batch import Inputs
 from bertsmith.model.config import EncoderConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
+from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
+from bertsmith.objectives import contrastive
 from bertsmith.objectives.contrastive import Contrastive, false_negative_mask, pool_tokens
 from bertsmith.objectives.supervised import ExampleBatches
 from bertsmith.objectives.task_objective import build_task_objective
@@ -37,9 +41,6 @@ def model():
 
 def embed_alone(model, text, pooling):
     """Embedding of one text in a batch of its own."""
-    from bertsmith.model.batch import Inputs
-    from bertsmith.model.packing import Layout
-
     ids = [TOKENIZER.cls_token_id, *TOKENIZER.encode(text).ids, TOKENIZER.sep_token_id]
     hidden_states = model(Inputs(torch.tensor(ids), Layout.from_lengths([len(ids)])))
     return (hidden_states[0] if pooling == "cls" else hidden_states.mean(0)).tolist()
@@ -130,3 +131,61 @@ def test_pool_tokens_pools_each_sequence(model):
         pool_tokens(hidden_states, layout, "mean"), torch.stack([hidden_states[:3].mean(0), hidden_states[3:].mean(0)])
     )
     assert torch.equal(pool_tokens(hidden_states, layout, "cls"), hidden_states[[0, 3]])
+
+
+def compute_gradients(model, task, examples, seed=5):
+    """Loss and gradients of one batch of all examples."""
+    batch = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 4096, seed=1)(0)
+    model.zero_grad()
+    torch.manual_seed(seed)
+    loss = build_task_objective(task).compute_loss(model, batch).parts["task"]
+    loss.backward()
+    return loss.item(), {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("fields", ["texts", "pairs", "negatives", "windows"])
+def test_gradients_in_parts_are_those_of_the_whole_batch(monkeypatch, dropout, fields):
+    config = msgspec.structs.replace(CONFIG, hidden_dropout_prob=dropout)
+    model = build_model(ModelConfig(encoder=config, vocab_size=len(TOKENIZER)), 0).train()
+    second, third = fields != "texts", "water" if fields == "negatives" else None
+    texts = [(" ".join([a] * 12) if fields == "windows" else a, b) for a, b in PAIRS]
+    examples = [SimilarityExample(a, b if second else None, None, third) for a, b in texts * 3]
+    long_text = {"long_text": "hierarchical", "doc_stride": 7} if fields == "windows" else {}
+    task = TextSimilarity(temperature=0.2, matryoshka_dims=(4, 8), mini_batch_tokens=20, **long_text).fit(examples)
+    loss, gradients = compute_gradients(model, task, examples)
+    if dropout:  # the same parts, with the same dropout, but with the activations of all of them stored
+        monkeypatch.setattr(contrastive, "checkpoint", lambda function, *arguments, use_reentrant: function(*arguments))
+        whole = task
+    else:
+        whole = msgspec.structs.replace(task, mini_batch_tokens=4096)
+    whole_loss, whole_gradients = compute_gradients(model, whole, examples)
+    assert loss == pytest.approx(whole_loss, rel=1e-6) and gradients.keys() == whole_gradients.keys()
+    scale = max(gradient.abs().max() for gradient in whole_gradients.values())
+    for name, gradient in whole_gradients.items():
+        assert (gradients[name] - gradient).abs().max() <= 1e-5 * scale, name
+    if dropout:  # another seed is another dropout
+        assert compute_gradients(model, whole, examples, seed=6)[0] != pytest.approx(whole_loss, rel=1e-4)
+
+
+def test_parts_hold_whole_sequences_of_at_most_so_many_tokens():
+    lengths = [3, 9, 2, 2, 30, 1, 1, 5]
+    layout = Layout.from_lengths(lengths, global_tokens=np.array([0, 4, 16, 50]))
+    inputs = Inputs(torch.arange(sum(lengths)), layout, torch.arange(sum(lengths)) % 2)
+    parts = list(contrastive.split_sequences(inputs, 12))
+    assert [part.layout.lengths.tolist() for part in parts] == [[3, 9], [2, 2], [30], [1, 1, 5]]
+    assert torch.equal(torch.cat([part.input_ids for part in parts]), inputs.input_ids)
+    assert torch.equal(torch.cat([part.token_type_ids for part in parts]), inputs.token_type_ids)
+    starts = [part.input_ids[0].item() for part in parts]
+    tokens = [part.layout.explicit_global_tokens.tolist() for part in parts]
+    assert [first + token for first, part in zip(starts, tokens, strict=True) for token in part] == [0, 4, 16, 50]
+
+
+def test_matryoshka_loss_is_the_sum_over_nested_sizes(model):
+    examples = [SimilarityExample(*pair) for pair in PAIRS]
+    task = TextSimilarity(matryoshka_dims=(4, 8, 16, 99)).fit(examples)  # 16 is the whole vector, 99 more than it
+    batch = ExampleBatches(task, task.encode(examples, TOKENIZER, 16), 4096, seed=1)(0)
+    embeddings = build_task_objective(task).compute_outputs(model.eval(), batch)
+    plain = Contrastive(msgspec.structs.replace(task, matryoshka_dims=()))
+    losses = [plain.loss_from_embeddings(embeddings[:, :size], batch).parts["task"] for size in (4, 8, 16)]
+    torch.testing.assert_close(Contrastive(task).loss_from_embeddings(embeddings, batch).parts["task"], sum(losses))

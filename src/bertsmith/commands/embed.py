@@ -42,6 +42,9 @@ class Recipe(Config, frozen=True):
     prompt_name: Annotated[
         str | None, "prompt put before each text, of a model that has prompts; default: the model's own, of a search query's"
     ] = None
+    dimensions: Annotated[
+        PosInt | None, "size of the vectors: the first so many components, scaled to L2 norm 1; default: all, as they are"
+    ] = None
     documents: Annotated[str | None, "documents to search for each text: a .npy of vectors, or a file of texts"] = None
     top_k: Annotated[PosInt, "number of results per query (documents, word, analogy)"] = 5
     word: Annotated[str | None, "a word: print its nearest neighbours in the token embeddings"] = None
@@ -108,7 +111,7 @@ def _is_word_query(recipe: Recipe) -> bool:
 
 
 def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id: str, console: Console) -> dict[str, Any]:
-    hidden_size = predictor.embedding_size
+    hidden_size = recipe.dimensions or predictor.embedding_size
     if out is None:
         num_texts = _print_vectors(recipe, predictor)
     elif is_standard_input(recipe.data):
@@ -127,7 +130,7 @@ def _embed_texts(recipe: Recipe, predictor: Predictor, out: Path | None, run_id:
 
 def _query_words(recipe: Recipe, console: Console) -> dict[str, Any]:
     """Nearest words, analogies and benchmark scores, from the token embeddings alone."""
-    text_keys = ("text", "data", "documents", "out", "pooling", "prompt_name")
+    text_keys = ("text", "data", "documents", "out", "pooling", "prompt_name", "dimensions")
     if wrong := [name for name in text_keys if getattr(recipe, name) is not None]:
         raise UserError(
             f"{wrong[0]}=... is for texts, and word, analogy, similarity and analogies are for words; leave one of them out"
@@ -213,7 +216,7 @@ def _search(recipe: Recipe, predictor: Predictor, rows: list[TextRow], index: Do
 def _load_documents(recipe: Recipe, predictor: Predictor) -> DocumentIndex:
     path = resolve_path(str(recipe.documents), "documents")
     if path.suffix == ".npy":
-        return DocumentIndex(_map_vectors(path, predictor.embedding_size))
+        return DocumentIndex(_map_vectors(path, recipe.dimensions or predictor.embedding_size))
     rows = list(read_valid_texts(path, recipe.columns, recipe.encoding))
     vectors = _embed(recipe, predictor, rows, predictor.search_prompts[1])
     return DocumentIndex(vectors, [row.text for row in rows])
@@ -230,7 +233,8 @@ def _map_vectors(path: Path, hidden_size: int) -> NDArray[Any]:
 
 
 def _embed(recipe: Recipe, predictor: Predictor, rows: list[TextRow], prompt_name: str | None) -> NDArray[np.float32]:
-    return predictor.embed([row.text for row in rows], recipe.pooling, recipe.batch_tokens, prompt_name)
+    texts = [row.text for row in rows]
+    return predictor.embed(texts, recipe.pooling, recipe.batch_tokens, prompt_name, recipe.dimensions)
 
 
 def _iter_chunks(recipe: Recipe, skip: int) -> Iterator[list[TextRow]]:

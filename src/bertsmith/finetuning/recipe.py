@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 import msgspec
 
 from .. import runs
+from ..artifacts import resolve_path
 from ..config import Config, MaxLength, NonNegFloat, NonNegInt, PosFloat, PosInt, Probability
 from ..errors import UserError
+from ..model.adapter import is_adapter
 from ..model.config import EncoderConfig, PoolingMode
 from ..model.decoders import DecoderConfig
 from ..model.heads.features import FeaturesConfig
@@ -69,7 +71,7 @@ class FinetuneRecipe(Config, frozen=True):
     pooling: Annotated[
         PoolingMode | None, "representation of a text for the head: cls, mean, max or concat (ULMFiT); default: the model's"
     ] = None
-    lora: Annotated[LoraConfig | None, "LoRA: train low-rank adapters, merged into the weights at the end"] = None
+    lora: Annotated[LoraConfig | None, "LoRA: train low-rank updates, which are merged into the weights at the end"] = None
     adversary: Annotated[AdversarialConfig | None, "adversarial training on perturbed embeddings (FGM, PGD)"] = None
     aux_lm_weight: Annotated[NonNegFloat, "weight of an auxiliary LM loss, for causal models (0.5 in GPT); 0: none"] = 0.0
     rdrop: Annotated[NonNegFloat, "weight of the R-Drop loss (KL between two dropout passes); 0: none"] = 0.0
@@ -105,6 +107,8 @@ def check_recipe(recipe: FinetuneRecipe) -> None:
         _check_new_model(recipe)
     if recipe.decoder and recipe.task.head_type != "lm":
         raise UserError("decoder is only for task=generate; leave it out")
+    if recipe.lora and not recipe.lora.merge and is_adapter(resolve_path(str(recipe.model), "model")):
+        raise UserError(f"model={recipe.model} is an adapter itself, so it cannot be the base of another; leave out lora.merge")
     if recipe.lora and recipe.freeze:
         raise UserError("lora freezes the encoder already; leave out freeze")
     if recipe.random_init and (recipe.lora or recipe.freeze):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import msgspec
+import numpy as np
+import torch
 from torch import Tensor
 
 from .. import runs
@@ -25,7 +27,7 @@ from ..inference.engines.torch import TorchEngine
 from ..inference.predictor import Predictor
 from ..model import checkpoint, lora
 from ..model.batch import Inputs
-from ..model.heads.embedding import EMBEDDING_HEAD
+from ..model.heads.embedding import EMBEDDING_HEAD, subtract_mean
 from ..model.model import Model, ModelConfig, build_model
 from ..objectives import regularizers
 from ..objectives.contrastive import Contrastive
@@ -34,6 +36,7 @@ from ..objectives.seq2seq import Seq2SeqObjective
 from ..objectives.supervised import ExampleBatches, Supervised
 from ..objectives.task_objective import TaskObjective, build_task_objective
 from ..runs import Run
+from ..tasks import TextSimilarity
 from ..tasks.base import EncodedExamples
 from ..tokenization.tokenizer import Tokenizer
 from ..train.objective import Batch, Objective
@@ -55,6 +58,8 @@ from .examples import Examples, read_examples
 from .recipe import FinetuneRecipe, check_recipe, finetune_identity, name_rows
 from .seeds import run_seeds
 from .setup import add_special_tokens, build_new_model, build_param_schedule, freeze
+
+MEAN_EXAMPLES = 10_000  # whose mean embedding task.center subtracts
 
 
 class FinalScores(NamedTuple):
@@ -125,11 +130,18 @@ class FinetuneRun:
         """The dev examples, encoded once for all evaluations."""
         return self.predictor.require_task().encode(self.examples.dev, self.predictor.tokenizer, self.predictor.max_length)
 
+    def _mean_embedding(self, task: TextSimilarity) -> Tensor:
+        """Of the texts of the first training examples."""
+        encoded = task.encode(self.examples.train[:MEAN_EXAMPLES], self.predictor.tokenizer, self.predictor.max_length)
+        return torch.from_numpy(np.mean(self.predictor.compute_outputs(encoded), 0, np.float64))
+
     def finish(self) -> FinalScores:
-        """Merge LoRA, set eval mode, finalize the task (tuned on the dev file), and evaluate on the dev and test files."""
+        """Merge LoRA, subtract the mean embedding (`task.center`), set eval mode, finalize the task (tuned on the dev file), and evaluate on the dev and test files."""
         lora.merge_and_unload(self.model)
         self.model.eval()
-        self.predictor.task = self.objective.finalize_task(self.model)
+        self.predictor.task = task = self.objective.finalize_task(self.model)
+        if isinstance(task, TextSimilarity) and task.center:
+            subtract_mean(self.model, self._mean_embedding(task))
         dev = evaluate_model(self.predictor, self.examples.dev, tune=True) if self.examples.dev else None
         if dev:
             self.predictor.task = dev.task
@@ -179,6 +191,7 @@ def train_on_task(recipe: FinetuneRecipe, run: Run, base: BaseModel, stage: Task
     run.console.info(describe_settings(settings))
     summary = trainer.fit(lambda index, fraction_done: stage.add_targets(train_batches(index, fraction_done)))
     stage.finish(finetuning.model)
+    update = lora.extract_update(finetuning.model) if recipe.lora and not recipe.lora.merge else None
     with isolate_torch_state(setup):
         scores = finetuning.finish()
     result = _build_result(summary, finetuning, scores) | {"settings": settings}
@@ -191,7 +204,12 @@ def train_on_task(recipe: FinetuneRecipe, run: Run, base: BaseModel, stage: Task
         }
         card = {"result": result, **scores.card} | {key: base.card[key] for key in ("finetuning",) if key in base.card}
         record |= runs.read_family(resolve_path(recipe.model, "model")) if isinstance(recipe.model, str) else {}
-        write_model = checkpoint.model_writer(finetuning.model, finetuning.predictor.tokenizer)
+        parts = finetuning.model, finetuning.predictor.tokenizer
+        write_model = (
+            checkpoint.adapter_writer(*parts, update, resolve_path(str(recipe.model), "model"))
+            if update
+            else checkpoint.model_writer(*parts)
+        )
         run.publish(write_model, card, record | stage.record, stage.recipe or name_rows(recipe))
     rows = [(name, f"{value:.4f}") for name, value in result["dev"].items()]
     rows += [(f"test {name}", f"{value:.4f}") for name, value in result.get("test", {}).items()]

@@ -127,14 +127,18 @@ class Predictor:
 
     def embed(
         self, texts: str | Iterable[str], pooling: Pooling | None = None, batch_tokens: int | None = None,
-        prompt_name: str | None = None,
+        prompt_name: str | None = None, dimensions: int | None = None,
     ) -> Embeddings:  # fmt: skip
         """Sentence embeddings, float32 (texts, embedding_size), or (embedding_size,) for a single text.
 
         `pooling` is "mean" or "cls"; the default is `self.pooling`. The mean of word vectors (a model without layers) is over
         the known words of the text, without [CLS] and [SEP]; zero if there is none. `prompt_name` is one of the prompts of a
-        model that has them (`query`, `passage`), put before each text; the default is the model's own.
+        model that has them (`query`, `passage`), put before each text; the default is the model's own. With `dimensions`, only so
+        many first components of each vector, scaled to L2 norm 1: for models trained so (`task.matryoshka_dims`), such as
+        mini-en-embed, whose first 64, 128 or 256 are embeddings themselves.
         """
+        if dimensions is not None and not (type(dimensions) is int and 1 <= dimensions <= self.embedding_size):
+            raise UserError(f"dimensions={dimensions} is not a number from 1 to {self.embedding_size}, the size of the vectors")
         text_list, is_single = as_text_list(texts)
         if prompt := (self.task or Task()).find_prompt(prompt_name):
             text_list = [prompt + text for text in text_list]
@@ -143,6 +147,7 @@ class Predictor:
             raise UserError(f"pooling={pooling} is not known; choose {' or '.join(get_args(Pooling))}")
         if pooling == "mean" and self.task is None and (table := self.engine.vector_table) is not None:
             vectors = self._mean_vectors(table, text_list)
+            vectors = vectors if dimensions is None else normalize_rows(vectors[:, :dimensions])
             return vectors[0] if is_single else vectors
         options = {} if self.task is None else self.task.embedding_options
         encoded = encode_pairs([(text, None) for text in text_list], self.tokenizer, self.max_length, **options)
@@ -156,7 +161,8 @@ class Predictor:
             vectors[batch] = self.engine.embed([ids[i] for i in batch], pooling)
         if len(ids) > len(text_list):  # windows of long texts: one vector per text
             vectors = average_windows(vectors, replace(encoded, metadata=[]), len(text_list)).astype(np.float32)
-        if getattr(self.task, "normalize", False):
+        vectors = vectors[:, :dimensions]
+        if dimensions is not None or getattr(self.task, "normalize", False):
             vectors = normalize_rows(vectors)
         return vectors[0] if is_single else vectors
 

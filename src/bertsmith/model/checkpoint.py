@@ -1,16 +1,20 @@
 """Model folders: config.json, safetensors weights (sharded above 2 GiB), tokenizer and card.json, with checksums."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .. import tensors
 from ..artifacts import atomic_folder, read_object, verify_if_sealed
 from ..config import from_dict, to_dict
+from ..pretrained import shipped
 from ..tokenization.tokenizer import Tokenizer
 from ..writing import write_json
+from .adapter import A_SUFFIX, ADAPTER_FILE, BASE_PREFIX, hash_weights, is_adapter
 from .building import build_for_weights
 from .folder import (
     FORMAT_VERSION,
@@ -18,13 +22,16 @@ from .folder import (
     WEIGHTS_FILE,
     WEIGHTS_INDEX_FILE,
     list_weight_files,
+    read_arrays,
     read_config,
     read_shapes,
     stores_int8,
 )
 from .int8 import dequantize_weights, quantize_weights
+from .lora import LoraUpdate
 from .model import Model, ModelConfig
 
+STORAGE_KEYS = ("weights", "adapter", "format_version")  # of config.json, that say how a folder stores the weights
 MAX_SHARD_SIZE = 2 << 30  # bytes
 
 
@@ -38,14 +45,39 @@ def write_files(
     folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any], as_int8: bool = False
 ) -> None:
     """Write the files of a model folder. `as_int8` stores int8 weights and marks them in config.json; `load` reads both."""
-    recorded = {name: value for name, value in provenance.items() if name not in ("weights", "format_version")} | (
-        {"weights": INT8_FORMAT} if as_int8 else {}
-    )
+    _write_records(folder, model, tokenizer, card, provenance, {"weights": INT8_FORMAT} if as_int8 else {})
+    save_weights(folder, quantize_weights(model.state_dict()) if as_int8 else model.state_dict())
+
+
+def _write_records(
+    folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any], storage: dict[str, Any]
+) -> None:
+    """config.json, card.json and tokenizer.json; `storage` says how the weights are stored."""
+    recorded = {name: value for name, value in provenance.items() if name not in STORAGE_KEYS} | storage
     version = ".".join(map(str, FORMAT_VERSION))
     write_json(folder / "config.json", {"format_version": version, "model": to_dict(model.config), **recorded})
     write_json(folder / "card.json", card)
     tokenizer.save(folder)
-    save_weights(folder, quantize_weights(model.state_dict()) if as_int8 else model.state_dict())
+
+
+def adapter_writer(
+    model: Model, tokenizer: Tokenizer, update: LoraUpdate, base: Path
+) -> Callable[[Path, dict[str, Any], dict[str, Any]], None]:
+    """As `model_writer`, of an adapter of the model in `base`: `update`, and the weights that differ from the base's."""
+
+    def write(folder: Path, card: dict[str, Any], provenance: dict[str, Any]) -> None:
+        base_weights, weights = load_weights(base), dict(update.tensors)
+        for name, weight in model.state_dict().items():
+            is_same = name.startswith(BASE_PREFIX) and name in base_weights and torch.equal(weight.cpu(), base_weights[name])
+            if not is_same and name + A_SUFFIX not in weights:
+                weights[name] = weight.detach().cpu().contiguous()
+        name = base.name if shipped.find_folder(base.name) == base else os.path.relpath(base.absolute(), folder.absolute())
+        values = {"base": name, "base_sha256": hash_weights(list_weight_files(base)), "scaling": update.scaling}
+        provenance = provenance | {"tokenizer_fingerprint": tokenizer.fingerprint}
+        _write_records(folder, model, tokenizer, card, provenance, {"adapter": values})
+        tensors.save_tensors(weights, folder / ADAPTER_FILE)
+
+    return write
 
 
 def model_writer(model: Model, tokenizer: Tokenizer) -> Callable[[Path, dict[str, Any], dict[str, Any]], None]:
@@ -90,7 +122,9 @@ def read_model_config(folder: Path) -> ModelConfig:
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """State dict of the folder; int8 weights are dequantized to float32."""
+    """State dict of the folder; int8 weights are dequantized to float32, an adapter is merged into its base model's."""
+    if is_adapter(folder):
+        return {name: torch.from_numpy(array) for name, array in read_arrays(folder).items()}
     is_int8 = stores_int8(read_config(folder), folder)
     return dequantize_weights(read_tensors(folder), folder) if is_int8 else read_tensors(folder)
 

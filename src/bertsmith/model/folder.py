@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from ..artifacts import read_object, require_kind
 from ..errors import UserError
 from ..reading.arrays import read_tensor_headers
+from .adapter import ADAPTER_FILE, check_base, is_adapter, merge_shapes, merge_weights, parse_adapter
 
 FORMAT_VERSION = (1, 0)  # of config.json: a new minor version adds keys, a new major version changes their meaning
 LM_HEAD = "lm"  # name of the language modeling head in the table `heads` of config.json
@@ -20,7 +21,15 @@ WEIGHTS_INDEX_FILE = "model.safetensors.index.json"
 INT8_FORMAT: dict[str, Any] = {"kind": "int8", "bits": 8, "scale": "row"}  # `weights` in config.json
 SCALE_SUFFIX = ":scale"  # of the tensor with the scales of a matrix; no parameter name ends so
 
-RECORDED_TYPES = {"family": str, "max_length": int, "recipe": dict, "stage": str, "task": dict, "tokenizer_fingerprint": str}
+RECORDED_TYPES = {
+    "adapter": dict,
+    "family": str,
+    "max_length": int,
+    "recipe": dict,
+    "stage": str,
+    "task": dict,
+    "tokenizer_fingerprint": str,
+}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -43,7 +52,12 @@ def stores_int8(config: dict[str, Any], folder: Path) -> bool:
 
 
 def list_weight_files(folder: Path) -> list[Path]:
-    """The files of the weights: model.safetensors, or the shards that the index names, which lie in the same folder."""
+    """The files of the weights: model.safetensors, or the shards that the index names, which lie in the same folder.
+
+    Of an adapter, its file and those of its base model.
+    """
+    if is_adapter(folder):
+        return [folder / ADAPTER_FILE, *list_weight_files(parse_adapter(read_config(folder), folder).base)]
     index = folder / WEIGHTS_INDEX_FILE
     if not index.exists():
         return [folder / WEIGHTS_FILE]
@@ -57,7 +71,10 @@ def list_weight_files(folder: Path) -> list[Path]:
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes of the stored tensors by name; for int8 weights, without the scales of the matrices."""
+    """Shapes of the stored tensors by name; for int8 weights, without the scales of the matrices; of an adapter, merged."""
+    if is_adapter(folder):
+        own = {name: header.shape for name, header in read_tensor_headers(folder / ADAPTER_FILE).items()}
+        return merge_shapes(read_shapes(parse_adapter(read_config(folder), folder).base), own)
     headers = [read_tensor_headers(path) for path in list_weight_files(folder)]
     shapes = {name: header.shape for group in headers for name, header in group.items()}
     is_int8 = stores_int8(read_config(folder), folder)
@@ -65,7 +82,15 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """The weights by name as NumPy arrays; int8 matrices are dequantized to float32, as `checkpoint.load_weights` does."""
+    """The weights by name as NumPy arrays; int8 matrices are dequantized to float32, as `checkpoint.load_weights` does.
+
+    An adapter is merged into the weights of its base model, which must be those that it was trained on.
+    """
+    if is_adapter(folder):
+        record = read_config(folder)
+        base, scaling = parse_adapter(record, folder)
+        check_base(record, folder, list_weight_files(base))
+        return merge_weights(read_arrays(base), dict(_iter_arrays(folder / ADAPTER_FILE)), scaling, folder)
     stored: dict[str, NDArray[Any]] = {}
     for path in list_weight_files(folder):
         stored |= _iter_arrays(path)

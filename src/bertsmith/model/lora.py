@@ -1,13 +1,14 @@
 """LoRA (Hu et al. 2021): a trained low-rank update B A of each frozen weight matrix, merged into it after training."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import Config, PosFloat, PosInt, Probability
+from .adapter import A_SUFFIX, B_SUFFIX
 from .model import Model
 
 
@@ -20,6 +21,9 @@ class LoraConfig(Config, frozen=True):
     target_modules: Annotated[
         Literal["attention", "all"], "matrices with an update: those of attention, or all (feed-forward too)"
     ] = "attention"
+    merge: Annotated[
+        bool, "write the merged weights; false: the updates alone, about 1 MB, which are merged into the base model at load"
+    ] = True
 
 
 class LoRALinear(nn.Module):
@@ -58,6 +62,26 @@ def inject_adapters(model: Model, config: LoraConfig, seed: int) -> None:
         torch.manual_seed(seed)
         for parent, name, linear in _target_linears(model, config):
             setattr(parent, name, LoRALinear(linear, config, getattr(linear, "num_parts", 1)))
+
+
+class LoraUpdate(NamedTuple):
+    """The updates of a trained model as an adapter stores them: float16 tensors by name, and their factor."""
+
+    tensors: dict[str, Tensor]
+    scaling: float
+
+
+@torch.no_grad()
+def extract_update(model: Model) -> LoraUpdate:
+    """The updates in float16, to which the model's own are rounded, so that it answers as what is loaded again does."""
+    update, scaling = dict[str, Tensor](), 0.0
+    for name, module in model.named_modules():
+        if isinstance(module, LoRALinear):
+            scaling = module.scaling
+            for suffix, parameter in ((A_SUFFIX, module.lora_A), (B_SUFFIX, module.lora_B)):
+                update[f"{name}.weight{suffix}"] = rounded = parameter.detach().cpu().half()
+                parameter.copy_(rounded)
+    return LoraUpdate(update, scaling)
 
 
 def merge_and_unload(model: Model) -> None:

@@ -1,11 +1,17 @@
-"""Contrastive learning of sentence embeddings with in-batch negatives (SimCSE, Gao et al. 2021)."""
+"""Contrastive learning of sentence embeddings with in-batch negatives (SimCSE, Gao et al. 2021).
 
-from dataclasses import dataclass
+Two refinements: large batches in the memory of small ones (GradCache, Gao et al. 2021), and embeddings whose first dimensions
+are embeddings themselves (Matryoshka, Kusupati et al. 2022).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from ..model.batch import Inputs
 from ..model.heads import HeadConfig
@@ -24,9 +30,10 @@ class Contrastive:
     """SimCSE: cross entropy over cosine similarities / temperature, the positives of the other examples being negatives.
 
     The positive is the same text under another dropout mask, or the second text of a pair; a third text (`negative`) is a
-    hard negative. Pairs with scores are trained by the squared error of their cosine instead. There is no head, but for the
-    dense layers of an imported model. In-batch negatives come from one micro-batch: train.batch_tokens adds some,
-    train.gradient_accumulation_steps does not.
+    hard negative. Pairs with scores are trained by the squared error of their cosine instead. With `task.matryoshka_dims` the
+    loss is the sum of those of the first d dimensions, for each d, and of all. There is no head, but for dense layers
+    (`task.center`, an imported model). In-batch negatives come from one micro-batch: train.batch_tokens adds some,
+    train.gradient_accumulation_steps does not; a batch of more than task.mini_batch_tokens is encoded in parts.
     """
 
     uses_pooler: ClassVar[bool] = False
@@ -50,8 +57,25 @@ class Contrastive:
 
         hidden_states: (tokens, hidden_size) of the encoder, if already computed.
         """
-        hidden_states = model(batch.inputs) if hidden_states is None else hidden_states
-        return pool_windows(embed_sequences(model, hidden_states, batch.inputs.layout, self.task.pooling), batch)
+        if hidden_states is not None:
+            rows = embed_sequences(model, hidden_states, batch.inputs.layout, self.task.pooling)
+        elif model.training and batch.num_tokens > self.task.mini_batch_tokens:
+            rows = self._embed_in_parts(model, batch.inputs)
+        else:
+            rows = self._embed(model, batch.inputs)
+        return pool_windows(rows, batch)
+
+    def _embed(self, model: Model, inputs: Inputs) -> Tensor:
+        return embed_sequences(model, model(inputs), inputs.layout, self.task.pooling)
+
+    def _embed_in_parts(self, model: Model, inputs: Inputs) -> Tensor:
+        """GradCache: the embeddings of the whole batch, with the activations of one part of it at a time.
+
+        Each part is encoded without storing activations, and once more in the backward pass, with the same random state and
+        so the same dropout; there it receives the gradients of its embeddings. Gradients are those of the whole batch.
+        """
+        parts = split_sequences(inputs, self.task.mini_batch_tokens)
+        return torch.cat([checkpoint(self._embed, model, part, use_reentrant=False) for part in parts])
 
     def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         return self.loss_from_embeddings(self.compute_outputs(model, batch).float(), batch)
@@ -70,6 +94,12 @@ class Contrastive:
 
     def loss_from_embeddings(self, embeddings: Tensor, batch: Batch[Inputs]) -> Loss:
         """Loss summed over examples. embeddings: (examples * sides, hidden_size)."""
+        sizes = [size for size in self.task.matryoshka_dims if size < embeddings.shape[-1]]
+        loss = self._loss_from_embeddings(embeddings, batch)
+        nested = [self._loss_from_embeddings(embeddings[:, :size], batch).parts["task"] for size in sizes]
+        return replace(loss, parts={"task": torch.stack([loss.parts["task"], *nested]).sum()}) if nested else loss
+
+    def _loss_from_embeddings(self, embeddings: Tensor, batch: Batch[Inputs]) -> Loss:
         text_ids = batch.targets["texts"]  # (examples, sides)
         unit_embeddings = F.normalize(embeddings, dim=-1).unflatten(0, tuple(text_ids.shape))
         if "score" in batch.targets:
@@ -84,6 +114,27 @@ class Contrastive:
         total = F.cross_entropy(cosines / self.task.temperature, positive, reduction="sum")
         num_correct = (cosines.argmax(-1) == positive).sum()
         return Loss({"task": total}, {"accuracy": (num_correct, batch.target_counts["task"])})
+
+
+def split_sequences(inputs: Inputs, max_tokens: int) -> Iterator[Inputs]:
+    """Packed sequences in parts of at most `max_tokens` tokens, and at least one sequence each, in their order."""
+    layout, lengths = inputs.layout, inputs.layout.lengths.tolist()
+    first = start = 0
+    while first < len(lengths):
+        last, stop = first + 1, start + lengths[first]
+        while last < len(lengths) and stop + lengths[last] - start <= max_tokens:
+            last, stop = last + 1, stop + lengths[last]
+        tokens = slice(start, stop)
+        is_global = layout.explicit_global_tokens
+        if is_global is not None:
+            is_global = is_global[(is_global >= start) & (is_global < stop)] - start
+        yield Inputs(
+            inputs.input_ids[tokens],
+            Layout.from_lengths(lengths[first:last], global_tokens=is_global).to(inputs.input_ids.device),
+            None if inputs.token_type_ids is None else inputs.token_type_ids[tokens],
+            None if inputs.embedding_delta is None else inputs.embedding_delta[tokens],
+        )
+        first, start = last, stop
 
 
 def false_negative_mask(text_ids: Tensor) -> Tensor:

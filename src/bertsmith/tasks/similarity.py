@@ -47,6 +47,15 @@ class SimilarityPrediction(Prediction):
 class TextSimilarity(Task, frozen=True, tag="similar"):
     pooling: Annotated[Pooling, "sentence embedding: mean of the token vectors, or the vector of [CLS]"] = "mean"
     temperature: Annotated[PosFloat, "temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"] = 0.05
+    matryoshka_dims: Annotated[
+        tuple[PosInt, ...], "sizes to which embeddings can be truncated: (64, 128, 256); the loss is the sum over them and all"
+    ] = ()
+    mini_batch_tokens: Annotated[
+        PosInt, "training: larger batches are encoded in parts of so many tokens, twice, with the same gradients (GradCache)"
+    ] = 16384
+    center: Annotated[
+        bool, "subtract the mean embedding of the training texts, as the bias of a dense layer; set after training"
+    ] = False
     normalize: Annotated[bool, "scale sentence embeddings to L2 norm 1; cosine similarities are the same"] = False
     prompts: Annotated[dict[str, str], "text put before a text, by name: { query = 'query: ' } (sentence-transformers)"] = (
         msgspec.field(default_factory=dict)

@@ -7,24 +7,27 @@ import sys
 from pathlib import Path
 
 from ...artifacts import write_manifest
+from ...config import from_dict
 from ...errors import UserError
 from ...inference.engines.folder import ONNX_FILES
 from ...inference.engines.graph import MODEL_GRAPH
 from ...model import checkpoint
-from ...model.folder import LM_HEAD
+from ...model.folder import EMBEDDING_HEAD, LM_HEAD, read_config
+from ...tasks import TaskConfig, TextSimilarity
 from ...writing import write_atomic
 from .graph import build_graph, build_head_graph
 
 
 def write_graphs(folder: Path) -> None:
-    """Write the graph of a pre-trained model and that of its language-model head beside its weights."""
-    model = checkpoint.load(folder)[0]
-    if "task" in checkpoint.read_config(folder):
+    """Write the graph of a pre-trained or sentence-embedding model, and those of its language-model head or dense layers."""
+    model, config = checkpoint.load(folder)[0], read_config(folder)
+    task = from_dict(TaskConfig, config["task"], str(folder / "config.json")) if "task" in config else None  # type: ignore[arg-type]
+    if task is not None and not isinstance(task, TextSimilarity):
         raise UserError(f"{folder} is a fine-tuned model; export it: bertsmith export model={folder} format=onnx")
-    write_atomic(folder / ONNX_FILES[MODEL_GRAPH], build_graph(model, weights=False).SerializeToString())
-    if LM_HEAD in model.heads:
-        graph = build_head_graph(model, LM_HEAD, weights=False)
-        write_atomic(folder / ONNX_FILES[LM_HEAD], graph.SerializeToString())
+    write_atomic(folder / ONNX_FILES[MODEL_GRAPH], build_graph(model, task, weights=False).SerializeToString())
+    for head in model.heads.keys() & {LM_HEAD, EMBEDDING_HEAD}:
+        graph = build_head_graph(model, head, task, weights=False)
+        write_atomic(folder / ONNX_FILES[head], graph.SerializeToString())
     write_manifest(folder)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...artifacts import read_object, verify_if_sealed
 from ...errors import UserError, explain_missing_torch
+from ...model.adapter import is_adapter
 from ...model.folder import list_weight_files, read_arrays, read_config, read_shapes, stores_int8
 from ...reading import require_regular
 from ...tokenization.tokenizer import Tokenizer
@@ -97,7 +98,8 @@ def open_graphs(folder: Path, backend: Backend, precision: Precision) -> Opened:
 def _open_graph_engine(folder: Path, record: dict[str, Any], backend: Backend, precision: Precision) -> GraphEngine:
     facts, weights = ModelFacts.from_record(record["model"]), cache(lambda: read_arrays(folder))
     is_separate = has_weights(folder)
-    is_packed = is_separate and stores_int8(record, folder)  # then the graphs cannot read them as external data
+    # then the graphs cannot read them as external data
+    is_packed = is_separate and (stores_int8(record, folder) or is_adapter(folder))
 
     def load_graph(name: str) -> Graph:
         path = folder / (OPENVINO_FILES[name] if backend == "openvino" else ONNX_FILES[name])

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
+import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
@@ -13,6 +15,7 @@ from ..sublayers import ACTIVATIONS
 if TYPE_CHECKING:
     from ..config import EncoderConfig
     from ..encoder import Encoder
+    from ..model import Model
 
 DenseActivation = Literal["none", "tanh", "relu", "gelu", "silu"]
 
@@ -50,3 +53,23 @@ class EmbeddingHead(nn.Module):
         for layer, activation in zip(self.layers, self.activations, strict=True):
             vectors = layer(vectors) if activation == "none" else ACTIVATIONS[activation](layer(vectors))
         return vectors
+
+
+@torch.no_grad()
+def subtract_mean(model: "Model", mean: Tensor) -> None:
+    """Subtract `mean` (embedding size,) from the model's embeddings: in the bias of its last dense layer, if that is linear,
+    or else in one more layer, whose matrix is the identity."""
+    config = model.config.heads.get(EMBEDDING_HEAD)
+    layers = config.layers if isinstance(config, EmbeddingHeadConfig) else ()
+    device = next(model.parameters()).device
+    if not layers or layers[-1].activation != "none" or not layers[-1].bias:
+        head = EmbeddingHeadConfig(layers=(*layers, DenseConfig(out_features=len(mean), activation="none")))
+        module = EmbeddingHead(head, model.config.encoder.hidden_size).to(device).eval()
+        if layers:
+            module.load_state_dict(model.heads[EMBEDDING_HEAD].state_dict(), strict=False)
+        nn.init.eye_(module.layers[-1].weight)  # type: ignore[arg-type]
+        nn.init.zeros_(module.layers[-1].bias)  # type: ignore[arg-type]
+        model.heads[EMBEDDING_HEAD] = module
+        model.config = msgspec.structs.replace(model.config, heads=model.config.heads | {EMBEDDING_HEAD: head})
+    bias = model.heads[EMBEDDING_HEAD].layers[-1].bias  # type: ignore[union-attr, index]
+    bias -= mean.to(device, bias.dtype)  # type: ignore[operator, arg-type, union-attr]
