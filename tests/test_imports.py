@@ -40,7 +40,8 @@ MAY_IMPORT = {
     "tokenization": "errors config artifacts writing rng console",
     "tasks": "errors config artifacts writing rng metrics tokenization",
     "corpus": "errors config artifacts writing rng processes console tokenization",
-    "model": "errors config artifacts writing rng tensors device tokenization.tokenizer tokenization.characters",
+    "model": "errors config artifacts writing rng tensors device tokenization.tokenizer "
+    "tokenization.characters pretrained.shipped",
     "word_vectors": "errors config artifacts writing rng metrics tokenization corpus model console",
     "train": "errors config artifacts writing console tensors device runs signals",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",

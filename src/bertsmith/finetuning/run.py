@@ -36,7 +36,7 @@ from ..objectives.seq2seq import Seq2SeqObjective
 from ..objectives.supervised import ExampleBatches, Supervised
 from ..objectives.task_objective import TaskObjective, build_task_objective
 from ..runs import Run
-from ..tasks import TextSimilarity
+from ..tasks import Task
 from ..tasks.base import EncodedExamples
 from ..tokenization.tokenizer import Tokenizer
 from ..train.objective import Batch, Objective
@@ -130,17 +130,20 @@ class FinetuneRun:
         """The dev examples, encoded once for all evaluations."""
         return self.predictor.require_task().encode(self.examples.dev, self.predictor.tokenizer, self.predictor.max_length)
 
-    def _mean_embedding(self, task: TextSimilarity) -> Tensor:
+    def _mean_embedding(self, task: Task) -> Tensor:
         """Of the texts of the first training examples."""
         encoded = task.encode(self.examples.train[:MEAN_EXAMPLES], self.predictor.tokenizer, self.predictor.max_length)
         return torch.from_numpy(np.mean(self.predictor.compute_outputs(encoded), 0, np.float64))
 
     def finish(self) -> FinalScores:
-        """Merge LoRA, subtract the mean embedding (`task.center`), set eval mode, finalize the task (tuned on the dev file), and evaluate on the dev and test files."""
+        """Merge LoRA, set eval mode, finalize the task (tuned on the dev file), and evaluate on the dev and test files.
+
+        With `task.center`, the mean embedding is subtracted first.
+        """
         lora.merge_and_unload(self.model)
         self.model.eval()
         self.predictor.task = task = self.objective.finalize_task(self.model)
-        if isinstance(task, TextSimilarity) and task.center:
+        if getattr(task, "center", False):
             subtract_mean(self.model, self._mean_embedding(task))
         dev = evaluate_model(self.predictor, self.examples.dev, tune=True) if self.examples.dev else None
         if dev:

@@ -133,9 +133,9 @@ class Predictor:
 
         `pooling` is "mean" or "cls"; the default is `self.pooling`. The mean of word vectors (a model without layers) is over
         the known words of the text, without [CLS] and [SEP]; zero if there is none. `prompt_name` is one of the prompts of a
-        model that has them (`query`, `passage`), put before each text; the default is the model's own. With `dimensions`, only so
-        many first components of each vector, scaled to L2 norm 1: for models trained so (`task.matryoshka_dims`), such as
-        mini-en-embed, whose first 64, 128 or 256 are embeddings themselves.
+        model that has them (`query`, `passage`), put before each text; the default is the model's own. With
+        `dimensions`, the first so many components of each vector, scaled to L2 norm 1: for models trained so
+        (`task.matryoshka_dims`), such as mini-en-embed, whose first 64, 128 or 256 are embeddings themselves.
         """
         if dimensions is not None and not (type(dimensions) is int and 1 <= dimensions <= self.embedding_size):
             raise UserError(f"dimensions={dimensions} is not a number from 1 to {self.embedding_size}, the size of the vectors")

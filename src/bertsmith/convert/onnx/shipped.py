@@ -13,7 +13,7 @@ from ...inference.engines.folder import ONNX_FILES
 from ...inference.engines.graph import MODEL_GRAPH
 from ...model import checkpoint
 from ...model.folder import EMBEDDING_HEAD, LM_HEAD, read_config
-from ...tasks import TaskConfig, TextSimilarity
+from ...tasks import TaskConfig
 from ...writing import write_atomic
 from .graph import build_graph, build_head_graph
 
@@ -22,7 +22,7 @@ def write_graphs(folder: Path) -> None:
     """Write the graph of a pre-trained or sentence-embedding model, and those of its language-model head or dense layers."""
     model, config = checkpoint.load(folder)[0], read_config(folder)
     task = from_dict(TaskConfig, config["task"], str(folder / "config.json")) if "task" in config else None  # type: ignore[arg-type]
-    if task is not None and not isinstance(task, TextSimilarity):
+    if task is not None and task.head_type != "embedding":
         raise UserError(f"{folder} is a fine-tuned model; export it: bertsmith export model={folder} format=onnx")
     write_atomic(folder / ONNX_FILES[MODEL_GRAPH], build_graph(model, task, weights=False).SerializeToString())
     for head in model.heads.keys() & {LM_HEAD, EMBEDDING_HEAD}:
