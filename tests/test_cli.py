@@ -104,6 +104,7 @@ def test_cli_help_as_a_command(capsys, argv):
         (["fill-mask"], "unknown stage 'fill-mask'; did you mean 'predict'?"),
         (["fine_tune"], "unknown stage 'fine_tune'; did you mean 'finetune'?"),
         (["predict", "mini-en", "a text", "another"], "unexpected argument 'another'"),
+        (["show", "attention", "model=mini-en", "text=the king"], "unknown key 'text'; did you mean 'texts'?"),
         (["predict", "mini-en", "textt=a"], "unknown key 'textt'; did you mean 'text'?"),
         (["show", "msks", "out=a.html"], "kind = 'msks' is not valid; did you mean 'masks'?"),
     ],
@@ -289,13 +290,25 @@ def test_errors_of_the_system_name_the_place_and_a_way_out(error, message, monke
     assert run_cli_error("prepare").startswith(f"error: {message}")
 
 
+def test_reader_of_the_output_that_stops_is_no_error():
+    """`bertsmith ... | head`: 128 + SIGPIPE, and nothing on stderr."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "bertsmith", "--help"]
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 @pytest.mark.parametrize("path", ["/", "..", "~nobody/x", "loop", "pipe"])
 @pytest.mark.parametrize(
     "words",
     [
-        ["tokenizer", "texts={}"], ["prepare", "texts=text.txt", "tokenizer={}"], ["pretrain", "corpus={}"], ["import", "source={}"],
-        ["finetune", "task=classify", "model={}", "data.train=text.txt"], ["export", "model={}"], ["convert-long", "model={}"],
-        ["predict", "model={}", "text=a"], ["embed", "model={}", "text=a"], ["evaluate", "model={}", "data=text.txt"], ["doctor", "{}"],
+        ["tokenizer", "texts={}"], ["prepare", "texts=text.txt", "tokenizer={}"], ["pretrain", "corpus={}"],
+        ["import", "source={}"], ["export", "model={}"], ["convert-long", "model={}"],
+        ["finetune", "task=classify", "model={}", "data.train=text.txt"],
+        ["predict", "model={}", "text=a"], ["embed", "model={}", "text=a"], ["evaluate", "model={}", "data=text.txt"],
+        ["doctor", "{}"],
     ],
     ids=lambda words: words[0],
 )  # fmt: skip

@@ -118,6 +118,8 @@ def _parse_arguments(args: list[str], keys: Sequence[str], positional_keys: Sequ
             recipe = Path(arg)
         elif len(positional) < len(positional_keys):
             positional.append(f"{positional_keys[len(positional)]}={arg}")
+        elif OVERRIDE.match(arg):
+            overrides.append(arg)  # no text is expected here: an unknown key
         else:
             raise UserError(_explain_unexpected(arg, args, keys))
     return Arguments(recipe, [*positional, *overrides])

@@ -100,7 +100,8 @@ FUNCTIONS = {
     "share": StageFunction(
         "share",
         *MODEL,
-        'bertsmith.share(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, num_hidden_groups=1, out="out/shared")',
+        'bertsmith.share(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, num_hidden_groups=1, '
+        'out="out/shared")',
     ),
     "compress": StageFunction(
         "compress",

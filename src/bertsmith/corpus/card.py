@@ -64,8 +64,8 @@ def card_warnings(card: dict[str, Any]) -> list[str]:
                      "pairs; put a blank line between documents, or pre-train with objective=mlm")  # fmt: skip
     if card["unknown_rate"] > 0.02:
         messages.append(
-            f"{card['unknown_rate']:.1%} of the tokens are [UNK]; use a tokenizer that was trained on text like this, with subwords "
-            "(kind=wordpiece) or a larger vocab_size"
+            f"{card['unknown_rate']:.1%} of the tokens are [UNK]; use a tokenizer that was trained on text like this, "
+            "with subwords (kind=wordpiece) or a larger vocab_size"
         )
     if card["sentences"] == card["documents"]:
         messages.append("every document is a single sentence: there are no sentence pairs; pre-train with objective=mlm")
