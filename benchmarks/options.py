@@ -94,6 +94,13 @@ BENCHMARKS = {
          "tasks": "tasks of the suite; default: all", "seeds": "random seeds (0,1,2)", "out": "folder of the results",
          "minutes": "time limit; unfinished jobs are left out", "jobs": "parallel processes (1)", **DEVICE},
     ),
+    "embeddings": Benchmark(
+        "sentence embeddings as they come: similarity of pairs and retrieval, beside BM25",
+        {"suite": "TOML file with one table per set (required), such as benchmarks/embeddings.toml",
+         "models": "shipped models and folders, comma-separated, and bm25 (required)", "cases": "sets of the suite; default: all",
+         "dimensions": "sizes to which vectors are truncated too, comma-separated", "queries": "of a retrieval set (2000)",
+         "out": "file to which every result is appended"},
+    ),
     "defaults": Benchmark(
         "fine-tuning with nothing set against tuned settings",
         {"suite": "TOML file with one table per set (required), such as benchmarks/defaults.toml",

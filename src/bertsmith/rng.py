@@ -50,6 +50,7 @@ class Stream:
     GENERATION_CHUNK = "chunks of a file to continue"  # seed of each chunk of rows after the first
     BOOTSTRAP = "bootstrap"
     PSEUDO_PERPLEXITY = "alone"  # which sentences are scored
+    SENTENCE_NEGATIVES = "hard negatives of neighboring sentences"
     SHUFFLED_WORDS = "stirred"  # diagnostics: words in another order
 
 

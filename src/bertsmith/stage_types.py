@@ -1124,6 +1124,8 @@ class TextSimilarity(TypedDict, total=False):
     """sentence embedding: mean of the token vectors, or the vector of [CLS]"""
     temperature: float
     """temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"""
+    pairs: Literal["same", "neighbors", "title"]
+    """training pairs of a .txt: each line with itself (SimCSE), with the next, or the first two of each document"""
     matryoshka_dims: Sequence[int] | int
     """sizes to which embeddings can be truncated: (64, 128, 256); the loss is the sum over them and all"""
     mini_batch_tokens: int

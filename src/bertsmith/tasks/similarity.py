@@ -17,8 +17,9 @@ from ..tokenization.tables import UTF8, preview_json
 from ..tokenization.tokenizer import Tokenizer
 from .base import EncodedExamples, Example, ModelOutputs, Prediction, RequestFields, Task, TaskHeadType
 from .mistakes import Mistake, rank_errors, text_spans
+from .sentence_pairs import PairKind, pair_sentences
 from .sequences import encode_pairs
-from .table_rows import BadRow, ExampleReader, ExampleRow, is_plain_text, missing_label_error, read_examples
+from .table_rows import ExampleReader, ExampleRow, is_plain_text, missing_label_error, read_examples
 
 Pooling = Literal["mean", "cls"]
 
@@ -47,6 +48,9 @@ class SimilarityPrediction(Prediction):
 class TextSimilarity(Task, frozen=True, tag="similar"):
     pooling: Annotated[Pooling, "sentence embedding: mean of the token vectors, or the vector of [CLS]"] = "mean"
     temperature: Annotated[PosFloat, "temperature of the contrastive loss over cosine similarities (0.05 in SimCSE)"] = 0.05
+    pairs: Annotated[
+        PairKind, "training pairs of a .txt: each line with itself (SimCSE), with the next, or the first two of each document"
+    ] = "same"
     matryoshka_dims: Annotated[
         tuple[PosInt, ...], "sizes to which embeddings can be truncated: (64, 128, 256); the loss is the sum over them and all"
     ] = ()
@@ -109,12 +113,7 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
     def read(self, path: Path, encoding: str = UTF8) -> ExampleReader[SimilarityExample]:
         """Rows of .tsv, .csv or .jsonl, pairs or single texts, with or without scores; or a .txt with one text per line."""
         examples = read_examples(path, self.parse_row, self.columns, encoding=encoding)
-        is_plain = is_plain_text(path)
-        return ExampleReader(
-            path,
-            (example for example in examples if not is_plain or isinstance(example, BadRow) or example.text.strip()),
-            self.skip_bad,
-        )
+        return ExampleReader(path, pair_sentences(examples, self.pairs) if is_plain_text(path) else examples, self.skip_bad)
 
     def fit(self, examples: Sequence[SimilarityExample]) -> "TextSimilarity":
         """With the range of the scores, if there are any; all examples must have the same fields."""
