@@ -49,6 +49,8 @@ class Stream:
     GENERATION = "writing"  # sampled tokens
     GENERATION_CHUNK = "chunks of a file to continue"  # seed of each chunk of rows after the first
     BOOTSTRAP = "bootstrap"
+    MODULE_REPLACING = "module replacing"  # which modules of the teacher the student's layers stand in for
+    AUGMENTATION = "augmentation"  # which words of a training example are replaced, and by which candidate
     PSEUDO_PERPLEXITY = "alone"  # which sentences are scored
     SENTENCE_NEGATIVES = "hard negatives of neighboring sentences"
     SHUFFLED_WORDS = "stirred"  # diagnostics: words in another order

@@ -62,6 +62,11 @@ class Run:
         """Folder of the checkpoints, removed by `publish`."""
         return self.folder / "state"
 
+    @property
+    def cache(self) -> Path:
+        """Folder for what is computed once for a run, such as a teacher's predictions; removed by `publish`."""
+        return self.state / "cache"
+
     def load_latest_checkpoint(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """The newest intact checkpoint, or None if there is none; damaged ones are skipped with a warning."""
         checkpoint = _load_newest_intact(self.state, warn)
@@ -198,7 +203,7 @@ def _load_checkpoint(folder: Path) -> Checkpoint:
 
 def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
-        check_writable(out, "state/step-*", "state/counts", "seeds")
+        check_writable(out, "state/step-*", "state/cache/*", "state/counts", "seeds")
         for checkpoint in reversed(list_checkpoints(out / "state")):
             with suppress(UserError):  # damaged: reported when it is loaded
                 progress = read_object(checkpoint / PROGRESS_FILE)
@@ -226,6 +231,7 @@ def _remove_state(out: Path) -> None:
     for step_folder in (out / "state").glob("step-*"):
         shutil.rmtree(step_folder)
     shutil.rmtree(out / "state" / "counts", ignore_errors=True)  # co-occurrence counts of GloVe
+    shutil.rmtree(out / "state" / "cache", ignore_errors=True)
     for best_file in (out / "state").glob("best-*"):
         best_file.unlink()
     with suppress(OSError):

@@ -103,6 +103,19 @@ class Attention(TypedDict, total=False):
     """relative positions: alibi, t5 or shaw (of keys and values) or none; with position_embedding_type=none"""
 
 
+class Augmentation(TypedDict, total=False):
+    model: Required[StrPath]
+    """masked language model that predicts words: a pre-trained checkpoint, such as mini-en"""
+    vectors: StrPath | None
+    """word vectors (text, .bin, .npy), for words of several tokens; default: they stay"""
+    copies: int
+    """augmented copies of each example (20 in TinyBERT)"""
+    probability: float
+    """probability that a word is replaced (0.4 in TinyBERT)"""
+    top_k: int
+    """candidates for each word, most probable or nearest first (15 in TinyBERT)"""
+
+
 class AxialPositionsConfig(TypedDict, total=False):
     shape: Sequence[int] | int
     """positions along each axis; their product is at least max_position_embeddings"""
@@ -942,6 +955,13 @@ class ReplacedTokenDetection(TypedDict, total=False):
     """hidden size of the generator as a fraction of the model's (1/4 for small, 1/3 for base)"""
     discriminator_weight: float
     """weight of the discriminator loss (50 in ELECTRA)"""
+
+
+class Replacing(TypedDict, total=False):
+    replacing_rate: float
+    """probability that a module is replaced, at the start of the run"""
+    end: float
+    """fraction of the run after which all modules are replaced and the whole student is fine-tuned"""
 
 
 class Sample(TypedDict, total=False):

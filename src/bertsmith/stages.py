@@ -500,6 +500,8 @@ def distill(
     data: t.Data | Config | None | Data | None = None,
     corpus: StrPath | None = None,
     loss: t.Loss | None = None,
+    replacing: Literal["theseus"] | t.Replacing | Config | None = None,
+    augmentation: t.Augmentation | Config | None = None,
     objective: Literal["mlm", "clm"] | t.MaskedLM | Config | t.CausalLM = "mlm",
     max_length: int | None = None,
     validation_split: float = 0.01,
@@ -523,6 +525,8 @@ def distill(
         data: task stage: files of labelled examples, of the teacher's task
         corpus: general stage: corpus folder made by `prepare` with the teacher's tokenizer
         loss: weights of the losses: distilbert, tinybert, minilm, minilmv2, or a table
+        replacing: data: module replacing (BERT-of-Theseus): theseus, or a table; the loss is that of the labels
+        augmentation: data: copies of the training examples with replaced words (TinyBERT); needs augmentation.model
         objective: corpus: how text is masked and packed: mlm, or clm for a causal teacher
         max_length: maximum sequence length; default: data: the teacher's; corpus: 128
         validation_split: corpus: fraction of documents held out for validation

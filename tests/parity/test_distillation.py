@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from bertsmith.compression.distillation.losses import cosine_loss, hidden_state_loss, relation_loss
 from bertsmith.compression.distillation.objective import CorpusDistillation, StateLosses, TaskDistillation, add_projections
 from bertsmith.compression.distillation.recipe import Losses
+from bertsmith.compression.distillation.replacing import ModuleReplacing, divide_modules
 from bertsmith.compression.distillation.states import run_model
 from bertsmith.model.batch import Inputs
 from bertsmith.model.heads import LMHeadConfig
@@ -252,3 +253,35 @@ def test_a_copy_of_the_teacher_has_no_loss(models):
     assert set(parts) == {"hidden_states", "embeddings", "attentions", "relations", "cosine"}
     for value in parts.values():
         assert float(value) == pytest.approx(0, abs=1e-4)
+
+
+@pytest.mark.parametrize("replaced", [(True, True), (True, False), (False, True), (False, False)])
+def test_module_replacing_matches_a_model_of_transformers_with_swapped_layers(tmp_path, replaced):
+    """BERT-of-Theseus: the successor's embeddings, of each module its layer or the predecessor's; only its own layers learn."""
+    reference, folders = [], []
+    for number in range(2):
+        model = save_random_model(
+            "BertModel", tmp_path / f"hf-{number}", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        )
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(1 + number / 2)
+        model.save_pretrained(tmp_path / f"hf-{number}")
+        reference.append(model)
+        folders.append(import_folder(tmp_path / f"hf-{number}", tmp_path / f"ours-{number}")[1])
+    (predecessor, successor), (teacher, student) = reference, folders
+    for index, is_replaced in enumerate(replaced):
+        if not is_replaced:
+            successor.encoder.layer[index] = predecessor.encoder.layer[index]
+    inputs = random_inputs(EQUAL)
+    objective = ModuleReplacing(teacher.requires_grad_(False), Supervised(TASKS["classify"]), divide_modules(2, 2))
+    hidden_states = objective.forward(student.train(), inputs, replaced)
+    expected = successor(inputs.input_ids.view(3, 6)).last_hidden_state.flatten(0, 1)
+    assert_close(hidden_states, expected, atol=1e-5, rtol=1e-5)
+    hidden_states.square().sum().backward()
+    expected.square().sum().backward()
+    for index, is_replaced in enumerate(replaced):
+        grad = student.encoder.stack.layers[index].feedforward.output.weight.grad
+        assert (grad is not None) == is_replaced
+        if grad is not None:
+            assert_close(grad, successor.encoder.layer[index].output.dense.weight.grad, atol=1e-3, rtol=1e-4)

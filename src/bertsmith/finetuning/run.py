@@ -39,10 +39,11 @@ from ..runs import Run
 from ..tasks import Task
 from ..tasks.base import EncodedExamples
 from ..tokenization.tokenizer import Tokenizer
+from ..train.config import TrainConfig
 from ..train.objective import Batch, Objective
 from ..train.param_groups import ParamScheduleFn
 from ..train.setup import isolate_torch_state, prepare
-from ..train.trainer import Trainer, Validation
+from ..train.trainer import BatchFn, Trainer, Validation
 from ..writing import resolve_output
 from . import seq2seq
 from .defaults import (
@@ -87,14 +88,18 @@ class TaskStage:
     """How another stage that trains on a task, such as `distill`, differs from `finetune`.
 
     setup: called with the run before training, when its model has been built; returns the objective that is minimized.
-    add_targets: called with each training batch.
+    expand: called with the training examples; returns those to train on.
+    build_batches: called with the training batches and the settings of the run; returns what gives micro-batch k.
+    wrap_schedule: the learning rates by parameter, made from those of fine-tuning.
     finish: called with the model after training, before it is evaluated.
     """
 
     name: str = "finetune"
     recipe: Config | None = None  # for config.json; None: that of `finetune`
     setup: "Callable[[FinetuneRun], Objective] | None" = None
-    add_targets: Callable[[Batch[Inputs]], Batch[Inputs]] = lambda batch: batch
+    expand: Callable[[list[Any]], list[Any]] = lambda examples: examples
+    build_batches: Callable[[ExampleBatches, TrainConfig], BatchFn] = lambda batches, config: batches
+    wrap_schedule: Callable[[ParamScheduleFn], ParamScheduleFn] = lambda schedule: schedule
     finish: Callable[[Model], None] = lambda model: None
     record: dict[str, Any] = field(default_factory=dict)  # for config.json, besides the task
 
@@ -176,6 +181,7 @@ def train_on_task(recipe: FinetuneRecipe, run: Run, base: BaseModel, stage: Task
     finetuning = _setup(recipe, base, run.console)
     objective = stage.setup(finetuning) if stage.setup else _wrap_objective(recipe, finetuning.objective)
     task, train_examples, dev_examples, _ = finetuning.examples
+    train_examples = stage.expand(train_examples)
     build_batches = partial(_build_batches, recipe, finetuning)
     train_batches = build_batches(train_examples, MAX_MICRO_BATCH_TOKENS)
     train = resolve_train(recipe, base.model.config.encoder, base.card, train_batches, bool(dev_examples))
@@ -183,7 +189,7 @@ def train_on_task(recipe: FinetuneRecipe, run: Run, base: BaseModel, stage: Task
     batch_tokens = cast(int, train.batch_tokens)
     train_batches = replace(train_batches, batch_tokens=batch_tokens, cache={})
     config = train.resolve_epochs(train_batches.batches_per_epoch)
-    setup = prepare(finetuning.model, config, _build_param_schedule(recipe, finetuning.model))
+    setup = prepare(finetuning.model, config, stage.wrap_schedule(_build_param_schedule(recipe, finetuning.model)))
     dev_batches = partial(_list_batches, build_batches(dev_examples, batch_tokens)) if dev_examples else None
     dev = Validation({"dev": dev_batches}, finetuning.score) if dev_batches else None
     run_settings = RunSettings(
@@ -192,7 +198,7 @@ def train_on_task(recipe: FinetuneRecipe, run: Run, base: BaseModel, stage: Task
     monitor = RunMonitor(run.folder, run_settings)
     trainer = Trainer(setup, objective, run, recipe.seed, validation=dev, check_log=monitor.check)
     run.console.info(describe_settings(settings))
-    summary = trainer.fit(lambda index, fraction_done: stage.add_targets(train_batches(index, fraction_done)))
+    summary = trainer.fit(stage.build_batches(train_batches, config))
     stage.finish(finetuning.model)
     update = lora.extract_update(finetuning.model) if recipe.lora and not recipe.lora.merge else None
     with isolate_torch_state(setup):

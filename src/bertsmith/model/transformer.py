@@ -1,5 +1,6 @@
 """Transformer blocks (mixer, feed-forward, residual and LayerNorm), and the stack of them."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
@@ -133,6 +134,20 @@ class Stack(nn.Module):
             if all_hidden_states is not None:
                 sublayer_out, residual = self._add_pending_residual(sublayer_out, residual)
                 all_hidden_states.append(residual)
+        return (
+            self.final_norm(residual, sublayer_out)[0] if isinstance(self.final_norm, AddNorm | SeparateAddNorm) else residual
+        )
+
+    def block(self, layer: int) -> Block:
+        """The block of a layer, counted from 0; layers may share one."""
+        return self.layers[self.group_indices[layer]]  # type: ignore[return-value]
+
+    def forward_blocks(self, blocks: Iterable[Block], x: Tensor, layout: Layout) -> Tensor:
+        """Output of these blocks in place of the stack's own, such as blocks of another model, and of the final norm."""
+        sublayer_out: Tensor | None = None
+        residual = to_compute_dtype(x)
+        for block in blocks:
+            sublayer_out, residual, _ = block(sublayer_out, residual, layout)
         return (
             self.final_norm(residual, sublayer_out)[0] if isinstance(self.final_norm, AddNorm | SeparateAddNorm) else residual
         )

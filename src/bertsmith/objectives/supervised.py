@@ -63,9 +63,13 @@ class ExampleBatches:
 
     def __call__(self, k: int, fraction_done: float = 0.0) -> Batch[Inputs]:
         """Batch k, counted over all epochs."""
+        return self.build([self.groups[i] for i in self.group_indices(k)])
+
+    def group_indices(self, k: int) -> Ints:
+        """Which groups are in batch k."""
         epoch, index = divmod(k, self.batches_per_epoch)
         batches = self.cache[epoch] if epoch in self.cache else self._cache_epoch(epoch)
-        return self.build([self.groups[i] for i in batches[index % len(batches)]])
+        return batches[index % len(batches)]
 
     def build(self, groups: list[Ints]) -> Batch[Inputs]:
         return build_batch(self.task, self.encoded, groups, self.pools_windows)

@@ -18,6 +18,7 @@ from ...objectives.task_losses import soft_label_loss
 from ...train.objective import Batch, Loss
 from .layers import map_layers
 from .losses import attention_loss, cosine_loss, distribution_loss, hidden_state_loss, relation_loss
+from .predictions import TEACHER_LOGITS
 from .recipe import Losses
 from .states import ForwardStates, check_attention, run_model
 
@@ -180,20 +181,27 @@ class TaskDistillation(Distillation):
         if not model.training:
             return self.task.compute_loss(model, batch)
         student = self.forward_student(model, batch.inputs) if self.states.names else None
-        outputs = self.task.compute_outputs(model, batch, student and student.hidden_states).float()
+        outputs = self.task.compute_outputs(model, batch, student.hidden_states if student else None).float()
         parts, metrics = self._hard_labels(model, outputs, batch)
         if not self.loss.soft_labels and student is None:
             return Loss(parts, metrics)
         with torch.no_grad():
             teacher = self.forward_teacher(batch.inputs) if student else None
-            model_on_device = self.teacher_on(batch.inputs)
-            teacher_outputs = self.task.compute_outputs(model_on_device, batch, teacher and teacher.hidden_states).float()
         if self.loss.soft_labels:
+            teacher_outputs = self._teacher_outputs(batch, teacher)
             soft_labels = self.task.soft_labels(outputs, teacher_outputs, batch, self.loss.temperature)
             parts["soft_labels"] = self.loss.soft_labels * soft_labels
         if student and teacher:
             parts |= self.states.compute(model, student, teacher, batch.inputs)
         return Loss(parts, metrics)
+
+    @torch.no_grad()
+    def _teacher_outputs(self, batch: Batch[Inputs], teacher: ForwardStates | None) -> Tensor:
+        """Logits of the teacher: those that the batch brings, or computed now."""
+        if TEACHER_LOGITS in batch.targets:
+            return batch.targets[TEACHER_LOGITS]
+        model = self.teacher_on(batch.inputs)
+        return self.task.compute_outputs(model, batch, teacher.hidden_states if teacher else None).float()
 
     def _hard_labels(self, model: Model, outputs: Tensor, batch: Batch[Inputs]) -> tuple[Parts, Metrics]:
         if not self.loss.hard_labels:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from ... import runs
+from ...artifacts import resolve_path
 from ...config import Config, MaxLength, NonNegFloat, NonNegInt, NumLayers, PosFloat, PosInt, Probability, Variant
 from ...errors import UserError
 from ...finetuning.examples import Data
@@ -13,7 +14,9 @@ from ...model.config import EncoderConfig
 from ...objectives import CausalLM, MaskedLM
 from ...pretrained import shipped
 from ...train.config import TrainConfig
+from .augmentation import Augmentation
 from .layers import InitLayers, LayerMap
+from .replacing import Replacing
 from .static.recipe import Static
 
 Relation = Literal["qk", "qq", "kk", "vv"]
@@ -97,6 +100,12 @@ class DistillRecipe(Config, frozen=True):
     data: Annotated[Data | None, "task stage: files of labelled examples, of the teacher's task"] = None
     corpus: Annotated[str | None, "general stage: corpus folder made by `prepare` with the teacher's tokenizer"] = None
     loss: Annotated[Losses, "weights of the losses: distilbert, tinybert, minilm, minilmv2, or a table"] = Losses()
+    replacing: Annotated[
+        Replacing | None, "data: module replacing (BERT-of-Theseus): theseus, or a table; the loss is that of the labels"
+    ] = None
+    augmentation: Annotated[
+        Augmentation | None, "data: copies of the training examples with replaced words (TinyBERT); needs augmentation.model"
+    ] = None
     objective: Annotated[MaskedLM | CausalLM, "corpus: how text is masked and packed: mlm, or clm for a causal teacher"] = (
         MaskedLM()
     )
@@ -124,10 +133,16 @@ def check_recipe(recipe: DistillRecipe) -> None:
             "distill needs either data (task stage: data.train=FILE) or corpus (general stage: corpus=FOLDER), not both"
         )
     default = DistillRecipe(teacher="", out="")
-    keys = ("metric_for_best_model",) if recipe.corpus else ("objective", "validation_split", "eval_tokens")
+    keys = (
+        ("metric_for_best_model", "replacing", "augmentation")
+        if recipe.corpus
+        else ("objective", "validation_split", "eval_tokens")
+    )
     for key in keys:
         if getattr(recipe, key) != getattr(default, key):
             raise UserError(f"{key} applies only with {'data' if recipe.corpus else 'corpus'}; leave it out")
+    if recipe.replacing is not None:
+        _check_replacing(recipe)
     loss = recipe.loss
     if not any((loss.soft_labels, loss.hard_labels, loss.compares_layers)):
         raise UserError("every loss has the weight 0, so there is nothing to learn; set one, such as loss.soft_labels=1")
@@ -142,9 +157,29 @@ def check_recipe(recipe: DistillRecipe) -> None:
         raise UserError(f"train.workers={recipe.train.workers} has no effect with data; leave it out")
 
 
+def _check_replacing(recipe: DistillRecipe) -> None:
+    if recipe.loss != Losses():
+        raise UserError("replacing learns from the labels alone, through the teacher's layers; leave out loss")
+    shape = recipe.student
+    if isinstance(shape, Shape) and any((shape.hidden_size, shape.num_attention_heads, shape.intermediate_size)):
+        raise UserError("replacing needs a student of the teacher's sizes, with fewer layers; set only "
+                       "student.num_hidden_layers and student.init_layers")  # fmt: skip
+    if recipe.train.compile or recipe.train.gradient_checkpointing:
+        raise UserError("train.compile and train.gradient_checkpointing do not work with replacing; leave them out")
+
+
 def _check_static(recipe: DistillRecipe) -> None:
     default = DistillRecipe(teacher="", out="")
-    for key in ("data", "loss", "objective", "validation_split", "eval_tokens", "metric_for_best_model"):
+    for key in (
+        "data",
+        "loss",
+        "objective",
+        "validation_split",
+        "eval_tokens",
+        "metric_for_best_model",
+        "replacing",
+        "augmentation",
+    ):
         if getattr(recipe, key) != getattr(default, key):
             raise UserError(
                 f"{key} does not apply to student=static, which learns the teacher's sentence vectors; leave it out"
@@ -163,4 +198,7 @@ def distill_identity(recipe: DistillRecipe) -> str:
         files |= {f"data.{name}": getattr(recipe.data, name) for name in ("train", "dev", "test")}
     if isinstance(recipe.student, str) and find_preset(recipe.student) is None:
         files["student"] = recipe.student
+    if recipe.augmentation is not None:
+        source = str(resolve_path(recipe.augmentation.model, "model"))
+        files |= {"augmentation.model": source, "augmentation.vectors": recipe.augmentation.vectors}
     return runs.compute_run_id(recipe, **files)

@@ -1,6 +1,7 @@
 """A distillation run: the task stage trains like `finetune`, the general stage like `pretrain`, with the teacher's losses."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ... import runs
@@ -15,14 +16,20 @@ from ...model.batch import Inputs
 from ...model.heads import LM_HEAD
 from ...model.model import Model, ModelConfig, build_model
 from ...objectives.contrastive import Contrastive
-from ...objectives.supervised import Supervised
+from ...objectives.supervised import ExampleBatches, Supervised
+from ...objectives.task_objective import build_task_objective
 from ...pretraining.run import train_on_corpus
 from ...pretraining.setup import PretrainRecipe, PretrainSetup, check_model, split_corpus
 from ...runs import Run
+from ...train.config import TrainConfig
 from ...train.objective import Batch, Objective
+from ...train.trainer import BatchFn
 from ...writing import resolve_output
+from .augmentation import augment_examples, check_sources, load_sources
 from .objective import CorpusDistillation, StateLosses, TaskDistillation, add_projections, remove_projections
+from .predictions import cache_predictions, is_worthwhile
 from .recipe import DistillRecipe, Shape, check_recipe, distill_identity
+from .replacing import ModuleReplacing, Replacing, check_modules, freeze_shared
 from .static.recipe import Static
 from .static.run import distill_static
 from .student import build_student, check_vocabulary, copy_heads
@@ -44,10 +51,14 @@ def distill(recipe: DistillRecipe, quiet: bool = False) -> dict[str, Any]:
             teacher.require_task()
         elif recipe.loss.soft_labels:
             teacher.check_language_model()
+        if recipe.augmentation is not None:
+            check_sources(recipe.augmentation)
         student = build_student(recipe, teacher)
         check_vocabulary(teacher, student.base, recipe)
         StateLosses.build(recipe.loss, student.base.model, teacher.model)  # its errors come before the data is read
         run.console.info(student.describe())
+        if recipe.replacing is not None:
+            return _replace_modules(recipe, recipe.replacing, teacher, student.base, run)
         train = _distill_on_corpus if recipe.corpus else _distill_on_task
         return train(recipe, teacher, student.base, run)
 
@@ -71,12 +82,59 @@ def _distill_on_task(recipe: DistillRecipe, teacher: Teacher, student: BaseModel
         add_projections(finetuning.model, teacher.model, states, recipe.seed)
         return TaskDistillation(teacher.model, states, objective)
 
-    def add_targets(batch: Batch[Inputs]) -> Batch[Inputs]:
-        return TaskDistillation.add_targets(batch, names)
-
     names = StateLosses.names_of(recipe.loss)
-    stage = TaskStage("distill", recipe, setup, add_targets, remove_projections, _record(recipe, teacher))
+    stage = TaskStage(
+        "distill", recipe, setup, partial(_expand, recipe, teacher, run), partial(_build_batches, recipe, teacher, run, names),
+        finish=remove_projections, record=_record(recipe, teacher),
+    )  # fmt: skip
     return train_on_task(_finetune_recipe(recipe, teacher), run, student, stage)
+
+
+def _replace_modules(
+    recipe: DistillRecipe, replacing: Replacing, teacher: Teacher, student: BaseModel, run: Run
+) -> dict[str, Any]:
+    """The task stage with module replacing in place of losses of the teacher."""
+    objectives = list[ModuleReplacing]()
+
+    def setup(finetuning: FinetuneRun) -> Objective:
+        objective = finetuning.objective
+        assert isinstance(objective, Supervised | Contrastive)
+        _check_labels(teacher, finetuning)
+        copy_heads(finetuning.model, [student.model, teacher.model], run.console)
+        objectives.append(ModuleReplacing.build(teacher.model, finetuning.model, objective))
+        return objectives[0]
+
+    def build_batches(batches: ExampleBatches, config: TrainConfig) -> BatchFn:
+        add_targets = partial(objectives[0].add_targets, replacing=replacing, seed=recipe.seed)
+        return lambda k, fraction_done: add_targets(batches(k), k=k, fraction_done=fraction_done)
+
+    check_modules(teacher.model)
+    stage = TaskStage(
+        "distill", recipe, setup, partial(_expand, recipe, teacher, run), build_batches,
+        wrap_schedule=partial(freeze_shared, replacing=replacing), record=_record(recipe, teacher),
+    )  # fmt: skip
+    return train_on_task(_finetune_recipe(recipe, teacher), run, student, stage)
+
+
+def _expand(recipe: DistillRecipe, teacher: Teacher, run: Run, examples: list[Any]) -> list[Any]:
+    """The training examples, with augmented copies if the recipe has them."""
+    if (config := recipe.augmentation) is None:
+        return examples
+    sources = partial(load_sources, config, recipe.train.device)
+    return augment_examples(config, teacher.require_task(), examples, sources, run, recipe.seed)
+
+
+def _build_batches(
+    recipe: DistillRecipe, teacher: Teacher, run: Run, names: list[str], batches: ExampleBatches, config: TrainConfig
+) -> BatchFn:
+    """Batches with counts of the teacher's targets; with its logits, if soft labels are all that it teaches."""
+    objective = build_task_objective(batches.task)
+    if not (recipe.loss.soft_labels and not names and isinstance(objective, Supervised) and is_worthwhile(batches, config)):
+        return lambda k, fraction_done: TaskDistillation.add_targets(batches(k), names)
+    cached = cache_predictions(teacher.model, objective, batches, run, recipe.train.device)
+    return lambda k, fraction_done: cached.add_targets(
+        TaskDistillation.add_targets(batches(k), names), batches.group_indices(k)
+    )
 
 
 def _finetune_recipe(recipe: DistillRecipe, teacher: Teacher) -> FinetuneRecipe:
