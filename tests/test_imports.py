@@ -45,7 +45,8 @@ MAY_IMPORT = {
     "word_vectors": "errors config artifacts writing rng metrics tokenization corpus model console",
     "train": "errors config artifacts writing console tensors device runs signals",
     "objectives": "errors config rng corpus tasks model train.objective word_vectors",
-    "inference": "errors cores config artifacts writing tokenization tasks corpus.batches model objectives device",
+    "inference": "errors cores config artifacts writing tokenization tasks corpus.batches model objectives device "
+    "train.objective reports",
     "reports": "errors config artifacts writing rng tokenization corpus",
     "evaluation": "errors config rng console artifacts writing metrics tokenization tasks model word_vectors inference reports",
     "runs": "errors config artifacts writing tensors console signals",
@@ -72,7 +73,7 @@ MAY_IMPORT = {
     "runs pretraining finetuning compression serving",
     "schema": "errors config commands",
     "help": "errors config recipes commands schema",
-    "results": "inference",
+    "results": "inference reports",
     "calls": "errors cores config console commands schema tokenization",
     "stage_types": "config",
     "stages": "config calls results stage_types",

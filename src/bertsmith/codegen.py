@@ -140,7 +140,12 @@ FUNCTIONS = {
     "serve": StageFunction("serve", *RESULT, 'bertsmith.serve(model=["mini-en"], port=8000)  # until it is interrupted'),
     "doctor": StageFunction("doctor", *RESULT, 'bertsmith.doctor(folder="out/bert")["findings"]'),
     "verify": StageFunction("verify", *RESULT, 'bertsmith.verify(folder="out/bert")["intact"]'),
-    "show": StageFunction("show", *RESULT, 'bertsmith.show(kind="masks", corpus="out/corpus", out="masks.html")'),
+    "show": StageFunction(
+        "show",
+        "ShowResult",
+        "a dictionary of results, which a notebook shows as its page or picture",
+        'bertsmith.show(kind="attention", model="mini-en", texts=["The bank of the river was steep."])',
+    ),
 }
 
 
@@ -161,7 +166,7 @@ def generate_stages(schema: dict[str, Any]) -> tuple[str, str]:
         "from typing import TYPE_CHECKING, Any, Literal",
         "",
         "from .calls import Data, stage",
-        "from .results import ModelResult, StageResult, pass_through",
+        "from .results import ModelResult, ShowResult, StageResult, pass_through",
         "",
         "if TYPE_CHECKING:",
         "    from . import stage_types as t",

@@ -218,13 +218,13 @@ STAGE_HELP = {
         ("folder",),
     ),
     "show": StageHelp(
-        "Render a corpus, its masking, a run, word senses or attention statistics as one HTML page that needs no network.",
+        "Draw what a corpus or a model holds: an HTML page that needs no network, or its charts as SVG or PNG.",
         (
             "bertsmith show masks corpus=out/corpus out=masks.html",
-            "bertsmith show run corpus=out/corpus model=out/bert out=run.html",
-            "bertsmith show senses model=mini-en data=sentences.tsv word=bank out=bank.html",
+            'bertsmith show attention model=mini-en texts="The bank was steep." out=attention.png',
+            'bertsmith show attribution model=out/mood texts="a fine film" out=attribution.svg',
         ),
-        ("kind", "out", "corpus", "model", "objective", "max_length", "samples", "data", "word"),
+        ("kind", "out", "corpus", "model", "texts", "target", "data", "word", "objective", "samples"),
     ),
 }  # fmt: skip
 

@@ -1,13 +1,17 @@
 """What the functions of `bertsmith.api` return: the result of a stage as a dictionary that also prints and renders well."""
 
+from base64 import b64encode
 from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .reading import read_bytes
+
 if TYPE_CHECKING:
     from .inference.predictor import Predictor
 
+MAX_PICTURE_BYTES = 1 << 28
 MAX_ITEMS = 8  # of a list in a table
 
 
@@ -54,6 +58,33 @@ class ModelResult(StageResult):
         from .inference.predictor import load
 
         return load(str(self.folder))
+
+
+class ShowResult(StageResult):
+    """The result of `show`: a notebook shows its page or picture.
+
+    >>> bertsmith.show(kind="attention", model="mini-en", texts=["The bank of the river was steep."])
+    """
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__({name: value for name, value in values.items() if name != "page"})
+        self._page: str | None = values.get("page")
+
+    @property
+    def page(self) -> bytes:
+        """The HTML page, or the file that was written."""
+        if self._page is not None:
+            return self._page.encode()
+        assert self.folder is not None
+        return read_bytes(self.folder, MAX_PICTURE_BYTES)
+
+    def _repr_html_(self) -> str:
+        from .reports.html import frame_page
+
+        kind = self.folder.suffix if self.folder else ".html"
+        if kind == ".png":
+            return f'<img style="max-width:100%" src="data:image/png;base64,{b64encode(self.page).decode()}">'
+        return self.page.decode() if kind == ".svg" else frame_page(self.page.decode())
 
 
 def pass_through(result: Any) -> Any:

@@ -1270,7 +1270,7 @@ Model = Literal["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-bas
 
 Objective = Literal["mlm-nsp", "mlm-sop", "mlm", "rtd", "clm", "bilm", "glove", "skip-gram", "cbow"] | NextSentenceMLM | Config | SentenceOrderMLM | MaskedLM | ReplacedTokenDetection | CausalLM | BiLM | Glove | SkipGram | Cbow
 
-ShowKind = Literal["masks", "curves", "corpus", "run", "senses", "attention", "spans", "buckets"]
+ShowKind = Literal["masks", "curves", "corpus", "run", "senses", "attention", "attribution", "spans", "buckets", "positions", "head-importance", "tokenization"]
 
 Student = Literal["shape", "static"] | str | Shape | Config | Static
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from .calls import Data, stage
-from .results import ModelResult, StageResult, pass_through
+from .results import ModelResult, ShowResult, StageResult, pass_through
 
 if TYPE_CHECKING:
     from . import stage_types as t
@@ -872,11 +872,11 @@ def verify(
     """
 
 
-@stage("show", StageResult)
+@stage("show", ShowResult)
 def show(
     *,
     kind: t.ShowKind,
-    out: StrPath,
+    out: StrPath | None = None,
     overwrite: bool = False,
     corpus: StrPath | None = None,
     model: StrPath | None = None,
@@ -887,38 +887,44 @@ def show(
     epoch: int = 0,
     validation_split: float = 0.01,
     texts: Sequence[StrPath] | StrPath = (),
+    target: str | None = None,
+    tokenizer: StrPath | None = None,
     models: Sequence[StrPath] | StrPath = (),
     data: StrPath | None = None,
     word: str | None = None,
     points: int = 150,
     skip_bad: bool = False,
     quiet: bool = False,
-) -> StageResult:
-    """Render a corpus, its masking, a run, word senses or attention statistics as one HTML page that needs no
-    network.
+) -> ShowResult:
+    """Draw what a corpus or a model holds: an HTML page that needs no network, or its charts as SVG or PNG.
 
     Example:
-        >>> bertsmith.show(kind="masks", corpus="out/corpus", out="masks.html")
+        >>> bertsmith.show(kind="attention", model="mini-en", texts=["The bank of the river was steep."])
 
     Args:
         kind: kind of page; also as `bertsmith show masks ...`
-        out: output HTML file; a page of `show` that exists is replaced
+        out: output file: .html, or the charts as .svg or .png; a page of `show` that exists is replaced. In Python,
+            without it the result shows the page in a notebook
         overwrite: replace a file that is no page of `show`; default: refuse
         corpus: corpus folder (masks, corpus, run, buckets; curves: for the baseline of an unfinished run)
-        model: checkpoint folder (curves, run, senses, attention, spans, buckets; curves: also while training)
+        model: checkpoint folder (all kinds but masks, corpus and tokenization; curves: also while training)
         objective: masks: objective, as in `pretrain`
         max_length: masks: maximum sequence length, in tokens
         samples: masks, run: number of samples
         seed: masks: random seed, as in `pretrain`
         epoch: masks, run: epoch of the samples, from 0
         validation_split: masks: as in `pretrain`, to show the samples it reads
-        texts: run: texts with [MASK] to fill; attention: texts to show
+        texts: attention, attribution, tokenization: texts to show; run: texts with [MASK] to fill
+        target: attribution: the label, or the token at [MASK], whose probability is explained; default: the model's
+            answer
+        tokenizer: tokenization: folder with a tokenizer (also a model or corpus), or a vocab.txt
         models: senses: several checkpoints or word vectors, side by side
-        data: senses: table of sentences (text, position or [[word]], sense) or CoarseWSD-20 folder
+        data: senses: table of sentences (text, position or [[word]], sense) or CoarseWSD-20 folder; head-importance:
+            labelled examples of the model's task
         word: senses: the word; default: all words of the folder, as tables only
         points: senses: number of occurrences to plot, sampled evenly
         skip_bad: senses: skip invalid rows and rows without the word, and count them
         quiet: suppress messages and progress, but not warnings
 
-    Returns: the values that `--json` prints; a notebook shows them as a table.
+    Returns: a dictionary of results, which a notebook shows as its page or picture.
     """

@@ -124,3 +124,24 @@ def test_alignments_need_a_decoder_that_attends_to_a_source():
         build_predictor(Seq2Seq()).alignments("she")
     with pytest.raises(UserError, match=r"decoder\.score=none"):
         build_predictor(Seq2Seq(max_target_length=4), RNNDecoderConfig(score="none")).alignments("she")
+
+
+def test_attention_rollout_is_the_matrix_product_with_residuals():
+    """As compute_joint_attention of Abnar and Zuidema's code: add the identity, divide by the row sums, multiply."""
+    attentions = build_predictor(num_hidden_layers=3).attentions(TEXTS[1])
+    joint = None
+    for layer, rollout in zip(attentions.weights.astype(np.float64), attentions.rollout, strict=True):
+        augmented = sum(layer) / len(layer) + np.eye(len(attentions.tokens))
+        augmented = augmented / augmented.sum(-1)[:, None]
+        joint = augmented if joint is None else np.array([[sum(a * b for a, b in zip(row, column, strict=True))
+                                                           for column in joint.T] for row in augmented])  # fmt: skip
+        np.testing.assert_allclose(rollout, joint, atol=1e-5)
+        np.testing.assert_allclose(rollout.sum(-1), 1, atol=1e-5)
+
+
+def test_attentions_and_alignments_show_in_notebooks():
+    predictor = build_predictor()
+    assert "Attention rollout to the last layer" in predictor.attentions(TEXTS[0])._repr_html_()
+    seq2seq = build_predictor(Seq2Seq(max_target_length=6), DECODERS["additive"])
+    html = seq2seq.alignments(TEXTS[0], TEXTS[3])._repr_html_()
+    assert html.startswith("<iframe srcdoc=") and "Layer 1, mean over heads" in html and "<script" not in html

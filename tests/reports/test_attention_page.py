@@ -65,7 +65,7 @@ def test_show_attention_page_has_the_weights_of_every_head(tmp_path):
     result = api.show(kind="attention", model=folder, texts=TEXTS, out=str(tmp_path / "page.html"), quiet=True)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert result["kind"] == "attention" and "http" not in page and "<script" not in page and "&lt;script&gt;" in page
-    images = re.findall(r'<img src="(data:[^"]*)" alt="layer (\d), head (\d)', page)
+    images = re.findall(r'<image href="(data:[^"]*)"[^>]*/><rect[^>]*><title>layer (\d), head (\d)', page)
     expected = [(text, layer, head) for text in TEXTS for layer in (1, 2) for head in (1, 2, 3)]
     assert [(layer, head) for _, layer, head in images] == [(str(layer), str(head)) for _, layer, head in expected]
     attentions = dict(zip(TEXTS, bertsmith.load(folder).attentions(TEXTS), strict=True))
@@ -73,6 +73,12 @@ def test_show_attention_page_has_the_weights_of_every_head(tmp_path):
         weights = attentions[text].weights[layer - 1, head - 1]
         np.testing.assert_allclose(decode_alpha(uri, weights.shape), 255 * weights / weights.max(), atol=0.51)
     assert page.count("mean over heads</figcaption>") == 4  # of each layer and text
+    maps = re.findall(
+        r"<figcaption>Attention rollout to the last layer</figcaption><svg[^>]*><image href=\"(data:[^\"]*)\"", page
+    )
+    for uri, text in zip(maps, TEXTS, strict=True):
+        rollout = attentions[text].rollout[-1]
+        np.testing.assert_allclose(decode_alpha(uri, rollout.shape), 255 * rollout / rollout.max(), atol=0.51)
 
 
 def test_show_attention_refuses_what_it_cannot_draw(tmp_path):
@@ -89,5 +95,5 @@ def test_attention_section_facts_are_means_over_heads():
     weights = np.zeros((1, 2, 3, 3), np.float32)
     weights[0, 0, :, 0] = 1  # the first head attends to the first token: distances 0, 1, 2
     weights[0, 1] = np.eye(3)  # the second to each token itself
-    body = render_attention("text", ["a", "b", "c"], weights).body
+    body = render_attention("text", ["a", "b", "c"], weights, weights[:, 0]).body
     assert re.findall(r"<b>([^<]*)</b>", body) == ["1 x 2", "0.6667", "0.6667", "0.5"]

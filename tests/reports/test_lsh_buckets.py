@@ -1,7 +1,5 @@
 """`bertsmith show buckets`: which tokens LSH attention of a checkpoint brings together, checked pair by pair."""
 
-import re
-
 import pytest
 import torch
 
@@ -17,6 +15,7 @@ from bertsmith.model.model import ModelConfig, build_model
 from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 from bertsmith.reports.mixer_stats import BucketLayer, render_buckets
+from tests.support.html import read_heats
 from tests.support.references import find_neighbors
 
 
@@ -79,7 +78,7 @@ def test_show_buckets_page_has_every_head(corpus, tmp_path):
     assert result["layers"] and all(0 <= share <= 1 for layer in result["layers"] for share in layer["attention_recall"])
     page = (tmp_path / "b.html").read_text(encoding="utf-8")
     assert result["kind"] == "buckets" and "http" not in page
-    assert len(re.findall(r"--heat: \d+", page)) == 8
+    assert len(read_heats(page)) == 8
 
 
 def test_show_buckets_rejects_model_without_lsh(corpus, tmp_path):
@@ -89,5 +88,4 @@ def test_show_buckets_rejects_model_without_lsh(corpus, tmp_path):
 
 
 def test_bucket_cell_color_grows_with_recall():
-    heats = [int(n) for n in re.findall(r"--heat: (\d+)", render_buckets([BucketLayer([1.0], [0.0], [0.2, 0.9])], 10).body)]
-    assert heats == [18, 81]
+    assert read_heats(render_buckets([BucketLayer([1.0], [0.0], [0.2, 0.9])], 10).body) == [0.15, 0.675]

@@ -52,7 +52,8 @@ def test_show_senses_skips_and_counts_rows_without_the_word(sentences, tmp_path,
 def test_show_senses_of_vector_file_suggests_import(sentences, tmp_path, capsys):
     (tmp_path / "v.txt").write_text("time 1 2\n")
     assert (
-        main(["show", "senses", f"model={tmp_path / 'v.txt'}", f"data={sentences}", "word=time", f"out={tmp_path / 'p'}"]) == 2
+        main(["show", "senses", f"model={tmp_path / 'v.txt'}", f"data={sentences}", "word=time", f"out={tmp_path / 'p.html'}"])
+        == 2
     )
     assert "`bertsmith import source=" in capsys.readouterr().err
 

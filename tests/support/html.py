@@ -1,5 +1,6 @@
-"""A parser that asserts that a page is well formed and loads nothing."""
+"""A parser that asserts that a page is well formed and loads nothing, and readers of colored tables."""
 
+import re
 from html.parser import HTMLParser
 
 VOID_TAGS = ("meta", "br")
@@ -36,3 +37,13 @@ def parse_page(page):
     assert not parser.open and "://" not in page.decode() and "<script" not in page.decode()
     assert all(link.startswith("#") and link[1:] in parser.ids for link in parser.links)
     return parser
+
+
+def read_cells(page: str) -> list[str]:
+    """The texts of the colored cells of a table of values, row by row."""
+    return re.findall(r'class="value"[^>]*>([^<]*)</text>', page)
+
+
+def read_heats(page: str) -> list[float]:
+    """The opacity of each colored cell, row by row."""
+    return [float(opacity) for opacity in re.findall(r'style="fill: rgba\(\d+, \d+, \d+, ([\d.]+)\)"', page)]

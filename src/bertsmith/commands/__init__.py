@@ -34,7 +34,7 @@ STAGES = {
     "serve": "answer over HTTP: our API, and those of OpenAI, text-embeddings-inference and Cohere",
     "doctor": "diagnose a corpus or a run and suggest fixes",
     "verify": "compare a folder with its checksums: tokenizer, corpus, model, checkpoint or export",
-    "show": "render a corpus, its masking or a run as an offline HTML page",
+    "show": "draw a corpus, masks, attention, attributions, positions and more: HTML, SVG or PNG",
 }
 
 

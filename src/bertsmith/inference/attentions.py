@@ -31,6 +31,27 @@ class TokenAttentions(NamedTuple):
     offsets: NDArray[np.int64]  # (tokens, 2): characters [start, end) of each token in the text; 0, 0 for [CLS] and [SEP]
     weights: Weights  # (layers, heads, tokens, tokens): from each token (row) to each token (column); rows sum to 1
 
+    @property
+    def rollout(self) -> Weights:
+        """(layers, tokens, tokens): attention rollout (Abnar and Zuidema 2020), from each token of a layer to the input.
+
+        The product of the means over heads of this layer and all layers below it, each mixed with the residual connection:
+        A = (mean of the heads + I) / 2. Rows sum to 1.
+        """
+        mixed = (self.weights.mean(1) + np.eye(len(self.tokens), dtype=np.float32)) / 2
+        layers = [mixed[0]]
+        for layer in mixed[1:]:
+            layers.append(layer @ layers[-1])
+        return np.stack(layers)
+
+    def _repr_html_(self) -> str:
+        """All heads, rollout and means of layers, for notebooks."""
+        from ..reports.attention import render_attention
+        from ..reports.html import render_frame
+
+        section = render_attention(" ".join(self.tokens), self.tokens, self.weights, self.rollout)
+        return render_frame("Attention weights", "", [section])
+
 
 class Alignment(NamedTuple):
     """Attention of the tokens of a target to those of its source."""
@@ -38,6 +59,13 @@ class Alignment(NamedTuple):
     source_tokens: list[str]
     target_tokens: list[str]  # with the [SEP] that ends it
     weights: Weights  # (layers, heads, target tokens, source tokens), while each target token is predicted; rows sum to 1
+
+    def _repr_html_(self) -> str:
+        """The mean over heads of every layer, for notebooks."""
+        from ..reports.attention import render_alignment
+        from ..reports.html import render_frame
+
+        return render_frame("Alignment", "", [render_alignment(self.source_tokens, self.target_tokens, self.weights)])
 
 
 def compute_attentions(

@@ -46,6 +46,14 @@ class TokenAttributions(NamedTuple):
     completeness_error: float  # |sum of values - (output - baseline_output)|, from the approximation of the integral
     steps: int  # points at which gradients were computed
 
+    def _repr_html_(self) -> str:
+        """The text with its tokens colored, for notebooks."""
+        from ..reports.attribution import render_attribution
+        from ..reports.html import render_frame
+
+        section = render_attribution("Attribution", self.tokens, self.values, *self[3:])
+        return render_frame("Integrated gradients", "", [section])
+
 
 class Attributed(NamedTuple):
     """A sequence, and the output that is attributed to its tokens."""

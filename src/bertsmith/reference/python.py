@@ -43,7 +43,7 @@ def generate_python(schema: dict[str, Any], functions: Functions) -> str:
     api, predictor, results = (parse_module(PACKAGE / name) for name in ("api.py", "inference/predictor.py", "results.py"))
     top_level = [node for node in api.body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
     predictor_class = _find_class(predictor, "Predictor")
-    result_classes = [_find_class(results, name) for name in ("StageResult", "ModelResult")]
+    result_classes = [_find_class(results, name) for name in ("StageResult", "ModelResult", "ShowResult")]
     models = [*(link(node.name, f"bertsmith.{node.name}") for node in top_level), link("Predictor", "Predictor")]
     lines = [
         "# Python reference",

@@ -1,4 +1,4 @@
-"""The HTML section of one text's attention weights: every head of every layer, and the mean of each layer with its tokens."""
+"""The HTML section of one text's attention weights: every head, attention rollout, and the mean of each layer."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from .charts import heat_image, heat_map
+from .charts import heat_grid, heat_map
 from .html import Section, format_value, render
 
 MAX_TOKENS = 96  # labels of longer texts could not be read
 CAPTION = (
     "Rows are the tokens that attend, columns the tokens attended to; the first row and column are the first token. "
-    "Color is the weight, relative to the largest one of the head."
+    "Color is the weight, relative to the largest one of the head or map. Rollout multiplies the layers' means over heads, "
+    "each mixed half and half with the residual connection: how much each token of the input reaches each one "
+    "of the last layer."
 )
+Weights = NDArray[np.float32]
 
 
-def render_attention(title: str, tokens: Sequence[str], weights: NDArray[np.float32]) -> Section:
-    """`weights` (layers, heads, tokens, tokens) of one text."""
+def render_attention(title: str, tokens: Sequence[str], weights: Weights, rollout: Weights) -> Section:
+    """`weights` (layers, heads, tokens, tokens) of one text; `rollout` (layers, tokens, tokens)."""
     if len(tokens) > MAX_TOKENS:
         raise UserError(
             f"a text of {len(tokens)} tokens is too long to draw; give at most {MAX_TOKENS}, or take the numbers from "
@@ -32,23 +35,33 @@ def render_attention(title: str, tokens: Sequence[str], weights: NDArray[np.floa
         ("weight on the own token", format_value(float(weights.diagonal(axis1=2, axis2=3).mean())), "the diagonal"),
         ("mean distance", format_value(float(distances.mean())), "tokens between a token and those it attends to"),
     ]
-    rows = [
-        (
-            layer + 1,
-            [
-                (heat_image(_relative(head)), f"layer {layer + 1}, head {number}: mean distance {distance:.1f}")
-                for number, (head, distance) in enumerate(zip(heads, distances[layer], strict=True), 1)
-            ],
-        )
-        for layer, heads in enumerate(weights)
+    cells = [
+        [
+            (_relative(head), f"layer {layer}, head {number}: mean distance {distance:.1f}")
+            for number, (head, distance) in enumerate(zip(heads, distances[layer - 1], strict=True), 1)
+        ]
+        for layer, heads in enumerate(weights, 1)
     ]
-    maps = [
+    rows, columns = ([str(number) for number in range(1, count + 1)] for count in (num_layers, num_heads))
+    grid = heat_grid("Weights of every head (rows: layers, columns: heads)", cells, rows, columns)
+    maps = [heat_map("Attention rollout to the last layer", _relative(rollout[-1]), tokens, tokens)]
+    maps += [
         heat_map(f"Layer {layer}, mean over heads", _relative(mean), tokens, tokens)
         for layer, mean in enumerate(weights.mean(1), 1)
     ]
-    header = ["layer", *(f"head {number}" for number in range(1, num_heads + 1))]
-    return Section(title, render("attention", "attention", facts=facts, caption=CAPTION, header=header, rows=rows, maps=maps))
+    body = render("attention", "attention", facts=facts, caption=CAPTION, grid=grid, maps=maps)
+    return Section(title, body, (grid, *maps))
 
 
-def _relative(weights: NDArray[np.float32]) -> NDArray[np.float32]:
+def render_alignment(source_tokens: Sequence[str], target_tokens: Sequence[str], weights: Weights) -> Section:
+    """`weights` (layers, heads, target tokens, source tokens) of a sequence-to-sequence model."""
+    maps = [
+        heat_map(f"Layer {layer}, mean over heads", _relative(mean), target_tokens, source_tokens)
+        for layer, mean in enumerate(weights.mean(1), 1)
+    ]
+    caption = "Rows are the tokens that the decoder predicts, columns the tokens of the source it attends to meanwhile."
+    return Section("Alignment", render("attention", "alignment", caption=caption, maps=maps), tuple(maps))
+
+
+def _relative(weights: Weights) -> Weights:
     return weights / weights.max()

@@ -33,7 +33,7 @@ def render_corpus(corpus: Corpus) -> Section:
     ]
     body = render("corpus", "corpus", warnings=card["warnings"], facts=facts, histograms=histograms, card_rows=_card_rows(card),
                   source_rows=_source_rows(card), frequent=_frequent_token_rows(corpus))  # fmt: skip
-    return Section("Corpus", body)
+    return Section("Corpus", body, tuple(histograms))
 
 
 def histogram_bins(histogram: Mapping[str, int]) -> dict[str, int]:

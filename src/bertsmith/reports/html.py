@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from .. import __version__
 from ..errors import UserError
 from ..reading import open_regular
 from ..writing import write_atomic
+from .charts import PNG_MARK, SVG_MARK, Chart, draw_file
 
 TEMPLATES = Path(__file__).parent / "templates"
 GENERATOR = b'<meta name="generator" content="bertsmith '  # in every page
@@ -28,10 +29,11 @@ NUMBER = r"[+−]?[\d,.]+"  # with either sign, in a table cell
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page below a heading of its own."""
+    """A part of a page below a heading of its own; `charts` are what a picture file shows of it."""
 
     title: str
     body: Markup
+    charts: tuple[Chart, ...] = ()
 
     @property
     def id(self) -> str:
@@ -50,6 +52,16 @@ def render_document(title: str, subtitle: str, sections: Sequence[Section]) -> b
     return page.render(title=title, subtitle=subtitle, sections=sections, version=__version__).encode()
 
 
+def render_frame(title: str, subtitle: str, sections: Sequence[Section]) -> str:
+    """The page in a frame of its own, as notebooks show it: its style does not touch the notebook's."""
+    return frame_page(render_document(title, subtitle, sections).decode())
+
+
+def frame_page(page: str) -> str:
+    """A complete HTML page in an <iframe>."""
+    return f'<iframe srcdoc="{escape(page)}" style="width:100%;height:34rem;border:0"></iframe>'
+
+
 def section(title: str, *parts: Markup) -> Section:
     """A section of parts that are markup already."""
     return Section(title, Markup("").join(parts))
@@ -60,10 +72,19 @@ def note(text: str) -> Markup:
     return render("macros", "note", text=text)
 
 
+def render_picture(title: str, sections: Sequence[Section]) -> bytes:
+    """An SVG file of the sections' charts; UserError for a page that has none."""
+    parts = [(section.title if len(sections) > 1 else "", section.charts) for section in sections if section.charts]
+    if not parts:
+        raise UserError("this page has tables and no chart; write out=....html")
+    return draw_file(title, parts)
+
+
 def is_page(path: Path) -> bool:
-    """Whether a file is a page that `render_document` made."""
+    """Whether a file is a page that `render_document` made, or a picture of this package."""
     with open_regular(path) as file:
-        return GENERATOR in file.read(1 << 12)
+        start = file.read(1 << 12)
+    return any(mark in start for mark in (GENERATOR, SVG_MARK, PNG_MARK))
 
 
 def write_page(path: Path, page: bytes) -> None:

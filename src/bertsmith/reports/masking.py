@@ -11,6 +11,7 @@ from ..corpus.loader import BatchLoader
 from ..corpus.sampling import NextSentence, SampleIndex
 from ..corpus.store import Corpus
 from ..errors import UserError
+from .charts import Chart, FlowToken, TokenFlow
 from .html import Section, format_value, render
 
 Ints = NDArray[np.int64]
@@ -60,7 +61,7 @@ def render_masks(corpus: Corpus, batches: BatchLoader, num_samples: int, epoch: 
     ]
     body = render("masks", "masks", caption=CAPTION, legend=LEGEND.items(), statistics=corruption_rows(counts, batches),
                   heading=f"{len(samples)} samples of epoch {epoch}", samples=samples)  # fmt: skip
-    return Section("Masks", body)
+    return Section("Masks", body, tuple(_draw_sample(number, sample) for number, sample in enumerate(samples, 1)))
 
 
 def take_samples(batches: BatchLoader, num_samples: int, epoch: int) -> list[tuple[SampleIndex, int]]:
@@ -159,6 +160,21 @@ def _describe_sample(
         "pair_label": pair_names[int(batch.labels[0])] if batch.labels is not None else "",
         "segments": segments,
     }
+
+
+def _draw_sample(number: int, sample: dict[str, Any]) -> Chart:
+    """The tokens of a sample for a picture file."""
+    tokens = [FlowToken("[CLS]")]
+    for segment in sample["segments"]:
+        for word in segment["words"]:
+            tokens += [
+                FlowToken(token.text, token.original if token.corruption in ("masked", "random") else "",
+                          style=token.corruption, joins=index > 0)
+                for index, token in enumerate(word)
+            ]  # fmt: skip
+        tokens.append(FlowToken("[SEP]"))
+    label = f" · {sample['pair_label']}" if sample["pair_label"] else ""
+    return TokenFlow(f"{' · '.join(sample['facts'])}{label}", tokens).draw()
 
 
 def _group_words(tokens: list[SampleToken], word_starts: NDArray[np.bool_]) -> list[list[SampleToken]]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .charts import Series, line_chart
+from .charts import Series, line_chart, value_map
 from .html import Section, format_value, render
 
 
@@ -40,14 +40,14 @@ def render_spans(layers: list[SpanLayer], max_span: int, ramp: int, causal: bool
         "Each cell is the learned span of a head, in tokens: the distance at which its attention begins to fade. "
         "Color is on a logarithmic scale."
     )
-    rows = [
-        (i, [(f"{span:,.0f}", f"{_span_heat(span, max_span):.0f}") for span in layer.spans], [format_value(layer.trimmed_span)])
-        for i, layer in enumerate(layers, 1)
-    ]
-    header = ["layer", *_head_names(max(len(layer.spans) for layer in layers)), "trimmed span"]
-    return Section(
-        "Attention spans", render("mixer_stats", "spans", facts=facts, chart=chart, caption=caption, header=header, rows=rows)
-    )
+    cells = value_map(
+        "Learned span of every head",
+        [[(f"{span:,.0f}", _span_heat(span, max_span)) for span in layer.spans] for layer in layers],
+        *_names([layer.spans for layer in layers]),
+        extra_columns=[("trimmed span", [format_value(layer.trimmed_span) for layer in layers])],
+    )  # fmt: skip
+    body = render("mixer_stats", "spans", facts=facts, chart=chart, caption=caption, cells=cells)
+    return Section("Attention spans", body, (chart, cells))
 
 
 def render_buckets(layers: list[BucketLayer], length: int) -> Section:
@@ -59,25 +59,25 @@ def render_buckets(layers: list[BucketLayer], length: int) -> Section:
              ("neighbors", mean_neighbors, f"of a token over all hash rounds, of {length - 1:,} other tokens"),
              ("isolated tokens", f"{isolated:.1%}", "without neighbors, which attend only to themselves")]  # fmt: skip
     caption = "Each cell is the attention recall of a head: the share of the full attention weight that LSH attention keeps."
-    rows = [
-        (
-            i,
-            [(f"{fraction:.0%}", f"{90 * fraction:.0f}") for fraction in layer.attention_recall],
-            [f"{_mean(layer.mean_neighbors):,.1f}", f"{_mean(layer.isolated_fraction):.1%}"],
-        )
-        for i, layer in enumerate(layers, 1)
-    ]
-    header = ["layer", *_head_names(max(len(layer.attention_recall) for layer in layers)), "neighbors", "isolated"]
-    return Section("LSH buckets", render("mixer_stats", "buckets", facts=facts, caption=caption, header=header, rows=rows))
+    cells = value_map(
+        "Attention recall of every head",
+        [[(f"{fraction:.0%}", fraction) for fraction in layer.attention_recall] for layer in layers],
+        *_names([layer.attention_recall for layer in layers]),
+        extra_columns=[("neighbors", [f"{_mean(layer.mean_neighbors):,.1f}" for layer in layers]),
+                       ("isolated", [f"{_mean(layer.isolated_fraction):.1%}" for layer in layers])],
+    )  # fmt: skip
+    return Section("LSH buckets", render("macros", "facts_note_chart", facts=facts, caption=caption, chart=cells), (cells,))
 
 
-def _head_names(num_heads: int) -> list[str]:
-    return [f"head {i}" for i in range(1, num_heads + 1)]
+def _names(layers: Sequence[Sequence[float]]) -> tuple[list[str], list[str]]:
+    """Names of the rows (layers) and columns (heads)."""
+    num_heads = max(map(len, layers))
+    return [str(i) for i in range(1, len(layers) + 1)], [f"head {i}" for i in range(1, num_heads + 1)]
 
 
 def _span_heat(span: float, max_span: int) -> float:
-    """Color intensity of a cell, at most 90."""
-    return 90 * math.log1p(span) / math.log1p(max_span)
+    """Color intensity of a cell, at most 1."""
+    return math.log1p(span) / math.log1p(max_span)
 
 
 def _mean(values: Sequence[float]) -> float:

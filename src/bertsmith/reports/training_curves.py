@@ -64,16 +64,17 @@ def render_curves(folder: Path, unigram_entropy: float | None = None) -> Section
         line_chart(title, [Series(key, extract_points(train, key))], "step", include_zero=True, width=HALF_WIDTH)
         for title, key in (("Learning rate", "learning_rate"), ("Gradient norm", "grad_norm"))
     ]
+    accuracy_chart = line_chart("Accuracy", accuracies, "step", include_zero=True) if accuracies else None
     body = render(
         "curves",
         "curves",
         progress=describe_progress(rows),
         loss_chart=loss_chart,
         explanation=PSEUDO_PERPLEXITY_NOTE if pseudo_loss.points and reference else "",
-        accuracy_chart=line_chart("Accuracy", accuracies, "step", include_zero=True) if accuracies else "",
+        accuracy_chart=accuracy_chart or "",
         small_charts=small_charts,
     )
-    return Section("Curves", body)
+    return Section("Curves", body, (loss_chart, *([accuracy_chart] if accuracy_chart else []), *small_charts))
 
 
 def describe_progress(rows: MetricRows) -> str:

@@ -183,7 +183,7 @@ def test_transformer_xl_shared_biases_belong_to_first_block(tmp_path):
     names = [name for name in model.state_dict() if "content_bias" in name or "position_bias" in name]
     assert names == ["encoder.stack.layers.0.mixer.content_bias", "encoder.stack.layers.0.mixer.position_bias"]
     u = model.encoder.stack.layers[0].mixer.content_bias
-    assert model.encoder.stack.layers[2].mixer._content_and_position_bias(u)[0] is u
+    assert model.encoder.stack.layers[2].mixer.content_and_position_bias(u)[0] is u
 
 
 @pytest.mark.parametrize("causal", [True, False])

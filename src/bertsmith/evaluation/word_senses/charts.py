@@ -6,7 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...reports.charts import COLORS, Marker, Series, line_chart, project_pca, scatter_panel
+from ...reports.charts import (
+    COLORS,
+    FULL_WIDTH,
+    Chart,
+    LegendEntry,
+    Marker,
+    Series,
+    line_chart,
+    project_pca,
+    scatter_panel,
+)
 from ...reports.html import Section, render
 
 CONTEXT_CHARS = 48  # characters shown on each side of the word
@@ -68,7 +78,10 @@ def render_scatter(word: str, snippets: Sequence[ContextSnippet], layers: Sequen
     best = max(layers, key=lambda layer: layer.scores.get("nearest_neighbor", 0.0) if layer.scores else layer.index)
     body = render("word_senses", "in_context", caption=caption, legend=legend, panels=panels,
                   neighbors_title=f"Nearest neighbours in {best.name}", neighbors=_neighbor_rows(snippets, best))  # fmt: skip
-    return Section(f"{word} in context", body)
+    key = Chart(
+        f"Senses of {word}", [], FULL_WIDTH, 0, legend=[LegendEntry(name, None, f"dot {color}") for color, name in legend]
+    )
+    return Section(f"{word} in context", body, (key, *panels))
 
 
 def render_accuracies(scores_by_layer: Mapping[str, Mapping[str, float]], majority_accuracy: float, caption: str) -> Section:
@@ -94,7 +107,7 @@ def render_by_layer(accuracies_by_model: Mapping[str, Sequence[float]], majority
         return None
     reference = (MAJORITY_BASELINE, 100 * majority_accuracy)
     chart = line_chart("1-NN accuracy (%)", series, "layer (0 is the embeddings)", reference)
-    return Section("Accuracy by layer", render("word_senses", "by_layer", chart=chart))
+    return Section("Accuracy by layer", render("word_senses", "by_layer", chart=chart), (chart,))
 
 
 def render_word_table(

@@ -80,8 +80,8 @@ class TransformerXLAttention(MemoryMixer):
             )
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (sequences, heads, length, head_dim)
         scale, num_keys = q.shape[-1] ** -0.5, k.shape[2]
-        u_bias, v_bias = self._content_and_position_bias(q)
-        position_scores = rel_shift((q + v_bias) @ self._relative_keys(q, num_keys).mT, num_keys) * scale
+        u_bias, v_bias = self.content_and_position_bias(q)
+        position_scores = rel_shift((q + v_bias) @ self.relative_keys(q, num_keys).mT, num_keys) * scale
         position_scores = position_scores.masked_fill(~self._attention_mask(layout, state)[:, None], float("-inf"))
         dropout = self.config.attention_dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(q + u_bias, k, v, position_scores, dropout_p=dropout)
@@ -90,18 +90,18 @@ class TransformerXLAttention(MemoryMixer):
     def attention_weights(self, x: Tensor, layout: Layout) -> Tensor:
         """Without a memory of earlier segments."""
         q, k = (layout.pad(t).transpose(1, 2) for t in self.projections(x)[:2])
-        u_bias, v_bias = self._content_and_position_bias(q)
-        position_scores = rel_shift((q + v_bias) @ self._relative_keys(q, k.shape[2]).mT, k.shape[2])
+        u_bias, v_bias = self.content_and_position_bias(q)
+        position_scores = rel_shift((q + v_bias) @ self.relative_keys(q, k.shape[2]).mT, k.shape[2])
         scores = ((q + u_bias) @ k.mT + position_scores) * q.shape[-1] ** -0.5
         return masked_softmax(scores, self._attention_mask(layout, None)[:, None])
 
-    def _content_and_position_bias(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def content_and_position_bias(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """u and v, each (heads, 1, head_dim), in the dtype of `like`."""
         mixer = self.tied_to[0] if self.tied_to else self
         assert mixer.content_bias is not None and mixer.position_bias is not None
         return mixer.content_bias.to(like.dtype), mixer.position_bias.to(like.dtype)
 
-    def _relative_keys(self, q: Tensor, num_keys: int) -> Tensor:
+    def relative_keys(self, q: Tensor, num_keys: int) -> Tensor:
         """(heads, 1 + distances, head_dim): R(d), from one more than the largest distance down to the smallest."""
         min_distance = 0 if self.config.causal else 1 - q.shape[2]
         distances = torch.arange(min_distance, num_keys + 1, device=q.device).flip(0)

@@ -1,4 +1,4 @@
-"""Escaped SVG elements, figures and files, and axes with linear or logarithmic scales."""
+"""Escaped SVG elements, and axes with linear or logarithmic scales."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,15 +8,6 @@ from markupsafe import Markup, escape
 
 COLORS = ("one", "two", "three", "four", "five", "six", "seven", "eight")  # classes of the style sheet
 FULL_WIDTH, HALF_WIDTH, HEIGHT = 900, 430, 280  # two charts of HALF_WIDTH fit side by side
-FILE_STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #63676c; } .title { font-size: 15px; font-weight: 600; fill: #1b1c1d; }
-.end { text-anchor: end; fill: #3a3d40; } .page { fill: #ffffff; } .grid { stroke: #ebecee; }
-.bridge { stroke: #c9ccd0; stroke-width: 2; } .curve { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.one { stroke: #2a6fd0; fill: #2a6fd0; } .two { stroke: #d9622b; fill: #d9622b; } .three { stroke: #178a63; fill: #178a63; }
-.four { stroke: #8a57c2; fill: #8a57c2; } .five { stroke: #b98a00; fill: #b98a00; } .six { stroke: #c8447c; fill: #c8447c; }
-.seven { stroke: #2c9aa8; fill: #2c9aa8; } .eight { stroke: #7a6652; fill: #7a6652; }
-.hollow { fill: #ffffff; stroke-width: 2; } .curve.curve { fill: none; }
-""".strip()
 
 
 def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
@@ -27,25 +18,6 @@ def tag(name: str, *children: str, **attributes: str | float | None) -> Markup:
     )
     content = Markup("").join(escape(child) for child in children)
     return Markup(f"<{name}{rendered}>{content}</{name}>" if children else f"<{name}{rendered}/>")
-
-
-def figure(title: str, shapes: Iterable[Markup], width: float, height: float, top: float = 0.0, above: str = "") -> Markup:
-    """An inline chart below its title; `above` is markup between the two, such as a legend."""
-    svg = tag("svg", *shapes, viewBox=f"0 {-top:g} {width:g} {height + top:g}", role="img", aria_label=title)
-    return tag("figure", tag("figcaption", title), above, svg)
-
-
-def empty_figure(title: str, text: str) -> Markup:
-    """The title, and a sentence in place of the chart."""
-    return tag("figure", tag("figcaption", title), tag("p", text, class_="note"))
-
-
-def svg_file(title: str, shapes: Iterable[Markup], width: float, height: float) -> bytes:
-    """A standalone SVG file with a white background and its own style sheet."""
-    background = tag("rect", x=0, y=0, width=width, height=height, class_="page")
-    svg = tag("svg", tag("style", Markup(FILE_STYLE)), background, *shapes, xmlns="http://www.w3.org/2000/svg",
-              viewBox=f"0 0 {width:g} {height:g}", width=width, height=height, role="img", aria_label=title)  # fmt: skip
-    return f"{svg}\n".encode()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from .axes import Axes, Frame, svg_file, tag
+from .axes import Axes, Frame, tag
+from .chart import svg_file
 
 WHISKER_WIDTH, WHISKER_HEIGHT, WHISKER_MARGIN = 240, 20, 8
 ROW_HEIGHT = 20  # of a dumbbell chart, in pixels

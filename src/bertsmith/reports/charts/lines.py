@@ -16,13 +16,11 @@ from .axes import (
     Axes,
     Frame,
     compute_ticks,
-    empty_figure,
-    figure,
     format_compact,
     log_ticks,
-    svg_file,
     tag,
 )
+from .chart import Chart, LegendEntry, empty_chart, svg_file
 
 MAX_POINTS = 500  # points of a line: more than a screen can resolve
 LOGLOG_FRAME = Frame(width=640, height=400, left=64, right=130, top=44, bottom=48)
@@ -61,12 +59,12 @@ def line_chart(
     reference: tuple[str, float] | None = None,
     include_zero: bool = False,
     width: int = FULL_WIDTH,
-) -> Markup:
-    """A figure; `reference` is a named dashed horizontal line, `include_zero` extends the y axis to 0."""
+) -> Chart:
+    """A chart; `reference` is a named dashed horizontal line, `include_zero` extends the y axis to 0."""
     sampled = [Series(s.name, downsample(s.points), s.style) for s in series]
     points = [point for s in sampled for point in s.points]
     if not points:
-        return empty_figure(title, "No data yet.")
+        return empty_chart(title, "No data yet.", width)
     x_range = min(x for x, _ in points), max(x for x, _ in points)
     y_values = [y for _, y in points] + ([reference[1]] if reference else []) + ([0.0] if include_zero else [])
     y_ticks = compute_ticks(min(y_values), max(y_values))
@@ -81,17 +79,16 @@ def line_chart(
     legend = []
     for s, color in zip(sampled, COLORS, strict=False):
         shapes += _draw_series(axes, s, color, x_label)
-        legend += [_legend_entry(s.name, f"curve {color}", f"dot {color}" if s.style == "dots" else None)] if s.points else []
+        legend += [LegendEntry(s.name, f"curve {color}", f"dot {color}" if s.style == "dots" else None)] if s.points else []
     if reference:
-        legend.append(_legend_entry(reference[0], "level"))
-    above = tag("div", *legend, class_="legend") if len(legend) > 1 else Markup("")
-    return figure(title, shapes, width, HEIGHT, above=above)
+        legend.append(LegendEntry(reference[0], "level"))
+    return Chart(title, shapes, width, HEIGHT, legend=legend if len(legend) > 1 else ())
 
 
-def bar_chart(title: str, counts: Mapping[str, int], x_label: str, width: int = HALF_WIDTH) -> Markup:
+def bar_chart(title: str, counts: Mapping[str, int], x_label: str, width: int = HALF_WIDTH) -> Chart:
     """One bar per name with its count above it."""
     if not counts:
-        return empty_figure(title, "No data.")
+        return empty_chart(title, "No data.", width)
     y_ticks = compute_ticks(0, max(counts.values()))
     axes = Axes((-0.5, len(counts) - 0.5), (y_ticks[0], y_ticks[-1]), Frame(width))
     bars = []
@@ -104,7 +101,7 @@ def bar_chart(title: str, counts: Mapping[str, int], x_label: str, width: int = 
         ]  # fmt: skip
     labels = axes.draw_x_labels(enumerate(counts), x_label)
     shapes = [*axes.draw_y_grid(y_ticks), axes.horizontal_line(0, "axis"), *labels, *bars]
-    return figure(title, shapes, width, HEIGHT, top=12)
+    return Chart(title, shapes, width, HEIGHT, top=12)
 
 
 def loglog_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> bytes:
@@ -149,12 +146,6 @@ def _draw_series(axes: Axes, series: Series, color: str, x_label: str) -> list[M
             tooltip = tag("title", f"{series.name}: {value:.4g} at {x_label} {step:,.8g}")
             shapes.append(tag("circle", tooltip, cx=x, cy=y, r=4, class_=f"dot {color}"))
     return shapes
-
-
-def _legend_entry(name: str, line_class: str, dot_class: str | None = None) -> Markup:
-    shapes = [tag("line", x1=0, x2=28, y1=6, y2=6, class_=line_class)]
-    shapes += [tag("circle", cx=14, cy=6, r=4, class_=dot_class)] if dot_class else []
-    return tag("span", tag("svg", *shapes, viewBox="0 0 28 12", aria_hidden="true"), name)
 
 
 def _spread_labels(heights: list[float]) -> list[float]:

@@ -20,17 +20,15 @@ from .axes import (
     Axes,
     Frame,
     compute_ticks,
-    empty_figure,
-    figure,
     format_compact,
     log_ticks,
     tag,
 )
+from .chart import CHAR_WIDTH, Chart, LegendEntry, empty_chart
 
 PANEL_SIZE, PANEL_MARGIN = 300, 14
 POINT_TOLERANCE = 1e-6  # relative to the largest value: points closer than this are equal
 LABEL_HEIGHT = 13  # of a point label, in pixels
-CHAR_WIDTH = 6.9  # approximate width of a character of a label, in pixels
 MAX_TICKS = 9  # with more, only powers of ten are labeled
 
 
@@ -59,10 +57,10 @@ def scatter_chart(
     x_label: str,
     reference: tuple[str, float] | None = None,
     width: int = HALF_WIDTH * 2,
-) -> Markup:
-    """A figure with a logarithmic x axis; `reference` is a named dashed line. Labels are moved where they would overlap."""
+) -> Chart:
+    """A chart with a logarithmic x axis; `reference` is a named dashed line. Labels are moved where they would overlap."""
     if not points:
-        return empty_figure(title, "No data yet.")
+        return empty_chart(title, "No data yet.", width)
     axes, y_ticks = _scatter_axes(points, reference, width)
     x_ticks = log_ticks(*axes.x_range, (1, 2, 5))
     x_ticks = x_ticks if len(x_ticks) <= MAX_TICKS else log_ticks(*axes.x_range, (1,))
@@ -85,7 +83,7 @@ def scatter_chart(
     for point, x, y in pixels:
         occupied.append(_place_label(point.name, x, y, occupied, axes))
         shapes.append(tag("text", point.name, x=occupied[-1].left, y=occupied[-1].bottom - 3, class_="value"))
-    return figure(title, shapes, width, HEIGHT)
+    return Chart(title, shapes, width, HEIGHT)
 
 
 def project_pca(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -107,16 +105,17 @@ def project_pca(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
     return projected
 
 
-def scatter_panel(title: str, subtitle: str, positions: NDArray[np.float64], markers: Sequence[Marker]) -> Markup:
-    """A figure with `subtitle` in small print after the title; a note where all points coincide."""
+def scatter_panel(
+    title: str, subtitle: str, positions: NDArray[np.float64], markers: Sequence[Marker], legend: Sequence[LegendEntry] = ()
+) -> Chart:
+    """A chart with `subtitle` in small print after the title; a note where all points coincide."""
     pixels = _fit_to_panel(positions)
     shapes = [tag("rect", x=0.5, y=0.5, width=PANEL_SIZE - 1, height=PANEL_SIZE - 1, rx=8, class_="panel")]
     shapes += [_draw_panel_point(index, pixels, marker) for index, marker in enumerate(markers)]
     if len(markers) > 1 and not np.ptp(pixels, axis=0).any():
         text, middle = f"all {len(markers)} points coincide", PANEL_SIZE / 2
         shapes.append(tag("text", text, x=middle, y=middle + 26, text_anchor="middle"))
-    svg = tag("svg", *shapes, viewBox=f"0 0 {PANEL_SIZE} {PANEL_SIZE}", role="img", aria_label=title)
-    return tag("figure", tag("figcaption", title, tag("small", subtitle)), svg)
+    return Chart(title, shapes, PANEL_SIZE, PANEL_SIZE, legend=legend, subtitle=subtitle)
 
 
 def _scatter_axes(points: Sequence[LabeledPoint], reference: tuple[str, float] | None, width: int) -> tuple[Axes, list[float]]:
