@@ -55,6 +55,11 @@ BENCHMARKS = {
         {**WEIGHTS, **LABELLED, "count": "number of texts (400)", "rounds": "rounds; the median counts (3)"},
         by_default=True,
     ),
+    "compressed": Benchmark(
+        "compressed classifiers against transformers on the original: latency, throughput, bytes, accuracy",
+        {"model": "fine-tuned checkpoint (required)", "small": "folders made of it, comma-separated (required)",
+         "data": "labelled texts, .tsv (required)", "rounds": "rounds; the median counts (3)"},
+    ),
     "cpu_inference": Benchmark(
         "sentence embeddings on a CPU against every engine: one text, many texts, busy neighbours",
         {**WEIGHTS, "count": "number of texts (512)",
