@@ -5,13 +5,13 @@ BIN = $(VENV)/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 INSTALL = $(BIN)/python $(PIP_INSTALL) -c constraints.txt
 
-.PHONY: quickstart test test-docs test-attacks test-slow test-interop test-clients test-gpu test-torch-2.11 dist-check lint schema bench clean
+.PHONY: quickstart test test-docs test-attacks test-slow test-interop test-clients test-browser test-gpu test-torch-2.11 dist-check lint schema bench clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow and not gpu and not docs" -n 2
+	$(BIN)/python -m pytest -m "not slow and not gpu and not docs and not browser" -n 2
 
 # Every command of README and docs/, in order, with short trainings.
 test-docs: $(VENV)/.test
@@ -35,12 +35,16 @@ test-interop: $(VENV)/.core $(VENV)-interop-5/.done $(VENV)-interop-4/.done
 test-clients: $(VENV)/.test $(VENV)-clients/.clients
 	$(VENV)-clients/bin/python tests/clients.py $(BIN)/python
 
+# The page of the server, typed and clicked in headless Chromium.
+test-browser: $(VENV)/.browser
+	$(BIN)/python -m pytest -m browser tests/browser
+
 test-gpu: $(VENV)/.test
 	$(BIN)/python -m pytest -m gpu
 
 # The core of the suite with the oldest torch that pyproject.toml allows, in an environment of its own.
 test-torch-2.11: $(VENV)-torch-2.11/.test
-	$(VENV)-torch-2.11/bin/python -m pytest -m "not slow and not gpu and not docs" -n 2 tests/model tests/train tests/objectives tests/corpus
+	$(VENV)-torch-2.11/bin/python -m pytest -m "not slow and not gpu and not docs and not browser" -n 2 tests/model tests/train tests/objectives tests/corpus
 
 # Builds wheel and sdist, and uses the wheel as a user does: in a new environment, from an empty folder.
 dist-check: $(VENV)/.dist
@@ -89,6 +93,11 @@ $(VENV)/.weights: $(VENV)/.core
 $(VENV)-clients/.clients:
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python $(PIP_INSTALL) numpy openai langchain-openai huggingface_hub
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.test
+	$(INSTALL) selenium pillow
+	command -v chromium && command -v chromedriver || apt-get install -y chromium chromium-driver
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.test

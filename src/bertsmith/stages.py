@@ -798,6 +798,7 @@ def serve(
     api_keys: str | None = None,
     requests_per_minute: int | None = None,
     cors_origins: Sequence[str] | str = (),
+    backend: Literal["auto", "torch", "onnx", "openvino"] = "auto",
     device: str = "auto",
     precision: Literal["auto", "fp32", "bf16"] = "auto",
     quiet: bool = False,
@@ -821,6 +822,7 @@ def serve(
         api_keys: file with one API key a line; default: no key is needed
         requests_per_minute: limit for each client (API key or address)
         cors_origins: origins whose pages may call the server from a browser; *: all
+        backend: torch, onnx or openvino; auto: the fastest on this machine
         device: auto, cpu, cuda or cuda:0
         precision: auto: bf16 on a GPU, fp32 on a CPU
         quiet: suppress messages and progress, but not warnings

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from bertsmith.model import checkpoint
 from bertsmith.model.heads import LMHeadConfig
 from bertsmith.model.mixers import Attention
 from bertsmith.model.model import ModelConfig, build_model
-from tests.support.models import BERT_ENCODER, TASKS, TOKENIZER
+from tests.support.models import BERT_ENCODER, TASKS, TOKENIZER, save_model
 from tests.support.servers import run_server
 
 TEXT, OTHER = "she was here", "the way of the king"
@@ -56,12 +57,16 @@ def test_fill_embed_similarity_tokenize(client, bert):
                  bert.fill(["the [MASK]"], candidates=["way", "king"]))  # fmt: skip
     vectors = bert.embed([TEXT, OTHER])
     assert np.allclose(client.post("/models/bert/embed", {"inputs": [TEXT, OTHER]}), vectors, atol=1e-5)
-    assert np.allclose(client.post("/models/bert/embed", {"inputs": TEXT, "pooling": "cls"}), bert.embed(TEXT, "cls"), atol=1e-5)
+    assert np.allclose(
+        client.post("/models/bert/embed", {"inputs": TEXT, "pooling": "cls"}), bert.embed(TEXT, "cls"), atol=1e-5
+    )
     short = np.array(client.post("/models/bert/embed", {"inputs": [TEXT], "dimensions": 7, "normalize": True}))[0]
     assert np.allclose(short, vectors[0, :7] / np.linalg.norm(vectors[0, :7]), atol=1e-5)
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     assert np.allclose(client.post("/models/bert/similarity", {"inputs": [TEXT, OTHER]}), units @ units.T, atol=1e-5)
-    assert np.allclose(client.post("/models/bert/similarity", {"inputs": TEXT, "others": [OTHER]}), units[:1] @ units[1:].T, atol=1e-5)
+    assert np.allclose(
+        client.post("/models/bert/similarity", {"inputs": TEXT, "others": [OTHER]}), units[:1] @ units[1:].T, atol=1e-5
+    )
     encoding = bert.tokenizer.encode(TEXT)
     answer = client.post("/models/bert/tokenize", {"inputs": TEXT})
     assert answer == {"ids": encoding.ids, "tokens": encoding.tokens, "offsets": [list(pair) for pair in encoding.offsets]}
@@ -142,9 +147,7 @@ def test_root_answers_by_the_task_of_the_model(client, folders):
 
 
 def test_generation_whole_and_streamed(tmp_path):
-    encoder = msgspec.structs.replace(BERT_ENCODER, mixer=Attention(num_attention_heads=2, causal=True))
-    config = ModelConfig(encoder=encoder, vocab_size=len(TOKENIZER), heads={"lm": LMHeadConfig()})
-    checkpoint.save(tmp_path / "gpt", build_model(config, 0), TOKENIZER, {}, {})
+    checkpoint.save(tmp_path / "gpt", _build_gpt(), TOKENIZER, {}, {})
     model = bertsmith.load(tmp_path / "gpt")
     with run_server([tmp_path / "gpt"]) as client:
         path, search = "/models/gpt/generate", {"max_new_tokens": 8}
@@ -167,8 +170,65 @@ def test_openapi_names_every_route(client):
     assert references == {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
 
+def _build_gpt():
+    encoder = msgspec.structs.replace(BERT_ENCODER, mixer=Attention(num_attention_heads=2, causal=True))
+    return build_model(ModelConfig(encoder=encoder, vocab_size=len(TOKENIZER), heads={"lm": LMHeadConfig()}), 0)
+
+
 def _find_references(value):
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if key == "$ref":
             yield item
         yield from _find_references(item)
+
+
+def test_attribution_is_the_score_that_a_word_adds(client, folders):
+    model = bertsmith.load(folders["classify"])
+    answer = client.post("/models/classify/attribute", {"inputs": {"text": "Then she was", "text_b": "天地."}})
+    assert close(answer["answer"], model("Then she was", "天地."))
+    assert (answer["label"], answer["method"]) == (answer["answer"]["label"], "leave-one-word-out")
+    assert [(row["field"], row["word"]) for row in answer["words"]] == [
+        ("text", "Then"), ("text", "she"), ("text", "was"), ("text_b", "天"), ("text_b", "地"), ("text_b", "."),
+    ]  # fmt: skip
+    without = [model(*texts)["scores"][answer["label"]] for texts in (("Then was", "天地."), ("Then she was", "天."))]
+    scores = [answer["words"][index]["score"] for index in (1, 4)]
+    assert scores == pytest.approx([answer["score"] - score for score in without], abs=1e-5)
+    other = client.post("/models/classify/attribute", {"inputs": "she was", "label": "bad"})
+    score, left = model("she was")["scores"]["bad"], model("was")["scores"]["bad"]
+    assert other["words"][0]["score"] == pytest.approx(score - left, abs=1e-5)
+    regression = client.post("/models/regress/attribute", {"inputs": "she was"})
+    assert regression["label"] is None and regression["score"] == pytest.approx(
+        bertsmith.load(folders["regress"])("she was")["score"]
+    )
+    assert client("/models/classify/attribute", {"inputs": "she", "label": "none"})[0] == 400
+    assert client("/models/tag/attribute", {"inputs": "she"})[0] == 400
+
+
+def test_prompts_of_a_model_are_put_before_queries_and_documents(tmp_path):
+    task = msgspec.structs.replace(TASKS["similar"], prompts={"query": "the ", "passage": "king "})
+    model = bertsmith.load(save_model(tmp_path / "prompts", task))
+    with run_server([tmp_path / "prompts"]) as client:
+        expected = model.nearest(TEXT, [OTHER, "the way"])
+        results = client.post("/v1/rerank", {"query": TEXT, "documents": [OTHER, "the way"]})["results"]
+        assert [(row["index"], row["relevance_score"]) for row in results] == [
+            (hit["corpus_id"], pytest.approx(hit["score"], abs=1e-5)) for hit in expected
+        ]
+        vector = client.post("/models/prompts/embed", {"inputs": TEXT, "prompt_name": "query"})
+        assert np.allclose(vector, model.embed(TEXT, prompt_name="query"), atol=1e-5)
+        assert np.allclose(
+            client.post("/embed", {"inputs": TEXT, "prompt_name": "query", "normalize": False})[0], vector, atol=1e-5
+        )
+        assert "choose from query, passage" in client("/embed", {"inputs": TEXT, "prompt_name": "none"})[1]["error"]
+
+
+def test_streams_of_several_requests_take_turns_and_bad_ones_have_a_status(tmp_path):
+    checkpoint.save(tmp_path / "gpt", _build_gpt(), TOKENIZER, {}, {})
+    with run_server([tmp_path / "gpt"]) as client:
+        path, body = "/models/gpt/generate", {"inputs": "the", "search": {"max_new_tokens": 8}, "stream": True}
+        assert client(path, body | {"kind": "beam"})[0] == 400
+        assert client(path, body | {"search": {"heat": 1}})[0] == 400
+        assert client(path, body | {"inputs": "the " * 100})[0] == 400
+        with ThreadPoolExecutor(4) as pool:
+            events = list(pool.map(lambda _: client(path, body)[1], range(4)))
+        assert len(set(events)) == 1 and events[0].endswith("data: [DONE]\n\n")
+        assert client.service.scheduler.num_pending == 0

@@ -33,6 +33,16 @@ BAD = [
     ("/models/bert/fill", {"inputs": []}, 400, "no text"),
     ("/models/bert/fill", {"inputs": TEXT}, 400, "MASK"),
     ("/models/bert/fill", {"inputs": LONG}, 413, "truncate"),
+    ("/models/bert/fill", {"inputs": "[MASK]" * 47}, 413, "49 tokens"),
+    ("/models/classify/predict", {"inputs": LONG}, 413, "truncate"),
+    ("/models/classify/predict", {"inputs": {"text": TEXT, "text_b": LONG}}, 413, "truncate"),
+    ("/models/choose/predict", {"inputs": {"context": LONG, "options": ["a", "b"]}}, 413, "truncate"),
+    ("/models/similar/predict", {"inputs": {"text": TEXT, "text_b": LONG}}, 413, "truncate"),
+    ("/models/choose/predict", {"inputs": {"context": LONG, "options": ["a", "b"]}, "truncate": "left"}, 400, "pairs of texts"),
+    ("/?model=classify", {"inputs": LONG}, 413, "truncate"),
+    ("/?model=bert", {"inputs": "a", "parameters": {"top_k": 0}}, 400, "does not fit"),
+    ("/?model=bert", {"inputs": {"source_sentence": 1, "sentences": []}}, 400, "do not fit"),
+    ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, 413, "truncate"),
     ("/models/bert/embed", {"inputs": ["a"] * 101}, 413, "100 of a request"),
     ("/models/bert/embed", {"inputs": "a", "dimensions": 33}, 400, "between 1 and 32"),
     ("/models/bert/predict", {"inputs": TEXT}, 400, "no task"),
@@ -48,6 +58,7 @@ BAD = [
     ("/embed", {"inputs": LONG}, 413, "truncate"),
     ("/predict", {"inputs": [["a", "b", "c"]]}, 400, "one or two texts"),
     ("/decode", {"ids": [-1]}, 400, "vocabulary"),
+    ("/decode", {"ids": [1, [2]]}, 400, "mixes"),
     ("/nothing", {"inputs": TEXT}, 404, "openapi.json"),
 ]
 
@@ -76,10 +87,58 @@ def test_truncation_keeps_the_side_that_is_asked_for(client, folders):
     assert np.allclose(client.post("/embed", body)[0], model.embed(last), atol=1e-5)
 
 
+def test_truncation_of_tasks_and_masks(client, folders):
+    model = bertsmith.load(folders["classify"])
+    first, last = " ".join(["that"] * 46), " ".join(["way"] * 46)
+    predict = lambda text, side: client.post("/models/classify/predict", {"inputs": text, "truncate": side})["scores"]["good"]
+    assert predict(f"{first} {last}", "right") == pytest.approx(model(first)["scores"]["good"], abs=1e-5)
+    assert predict(f"{first} {last}", "left") == pytest.approx(model(last)["scores"]["good"], abs=1e-5)
+    pair = predict({"text": f"she {first}", "text_b": f"he {last}"}, "left")
+    ends = " ".join(["that"] * 23), " ".join(["way"] * 22)
+    assert pair == pytest.approx(model(*ends)["scores"]["good"], abs=1e-5), "the longer text is cut first"
+    fill = lambda text, side: client.post("/models/bert/fill", {"inputs": text, "truncate": side, "top_k": 1})
+    long = f"the [MASK] {first} {last} of [MASK]"
+    assert fill(long, "right")[0]["sequence"].startswith("the ") and fill(long, "right")[0]["sequence"].count("that") == 44
+    assert fill(long, "left")[0]["sequence"].count("way") == 44
+    whole = "[MASK] " + " ".join(["that"] * 45)
+    assert fill(whole, False)[0]["sequence"].count("that") == 45, "a mask is one token"
+    windows = client.post("/models/answer/predict", {"inputs": {"question": "who", "context": LONG}})
+    assert windows["answer"] in LONG, "a task that reads windows takes any length"
+
+
+def test_too_many_requests_in_progress_are_answered_with_503(folders, monkeypatch):
+    monkeypatch.setattr("bertsmith.serving.app.MAX_REQUESTS", 0)
+    with run_server([folders["bert"]]) as client:
+        status, error, headers = client("/models")
+        assert status == 503 and headers["retry-after"] == "1" and "try again" in error["error"]
+
+
+def test_an_error_of_the_server_is_answered_and_logged_without_its_text(folders, monkeypatch, caplog):
+    def fail(*arguments):
+        raise RuntimeError("a secret text")
+
+    with run_server([folders["bert"]]) as client:
+        monkeypatch.setattr("bertsmith.serving.operations.truncate_dimensions", fail)
+        status, error, _ = client("/embed", {"inputs": "a"})
+        assert status == 500 and "secret" not in json.dumps(error)
+        assert "RuntimeError" in caplog.text and "test_limits.py" in caplog.text and "secret" not in caplog.text
+        assert client("/health")[0] == 200
+
+
+def test_the_log_has_no_text_of_users(folders, caplog):
+    caplog.set_level("INFO", "bertsmith")
+    with run_server([folders["bert"]]) as client:
+        client.post("/embed?model=bert", {"inputs": "a secret"})
+    (line,) = [json.loads(record.message) for record in caplog.records if record.message.startswith("{")]
+    assert line.keys() == {"method", "path", "status", "ms"} and (line["path"], line["status"]) == ("/embed", 200)
+
+
 def test_keys_rate_limit_and_cors(folders):
     access = Access(("secret", "other"), requests_per_minute=3)
     with run_server([folders["bert"]], access=access, cors_origins=("https://page.example",)) as client:
         assert client("/models")[0] == 401 and client("/health")[0] == 200
+        assert client("/")[0] == client("/page/main.js")[0] == 200, "the page asks for the key"
+        assert client("/", {"inputs": TEXT})[0] == 401
         assert client("/models", headers={"authorization": "Bearer wrong"})[0] == 401
         key = {"authorization": "Bearer secret"}
         assert [client("/models", headers=key)[0] for _ in range(4)] == [200, 200, 200, 429]
@@ -163,11 +222,42 @@ def test_models_are_loaded_on_demand_reloaded_and_unloaded(folders, tmp_path, mo
         (first / "config.json").write_text("{")
         assert client.post("/models/mood/predict", {"inputs": TEXT}) == after, "the model of before answers"
     loaded.clear()
-    with run_server([folders["bert"], folders["tag"]], load, memory_limit=1) as client:
+    sizes = [sum(file.stat().st_size for file in folders[name].glob("*.safetensors")) for name in ("bert", "tag")]
+    with run_server([folders["bert"], folders["tag"]], load, memory_limit=sum(sizes) - 1) as client:
         client.post("/models/tag/predict", {"inputs": TEXT})
         client.post("/models/bert/embed", {"inputs": TEXT})
         assert loaded == ["bert", "tag", "bert"]
         assert [model["loaded"] for model in client("/models")[1]] == [True, False]
+
+
+def test_the_model_of_before_answers_while_the_new_one_is_loaded(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertsmith.serving.models.CHECK_SECONDS", 0.0)
+    folder, release, loading = tmp_path / "mood", threading.Event(), threading.Event()
+    shutil.copytree(folders["classify"], folder)
+
+    def load(path):
+        if loading.is_set():
+            assert release.wait(20)
+        return bertsmith.load(path)
+
+    with run_server([folder], load) as client:
+        before = client.post("/models/mood/predict", {"inputs": TEXT})
+        loading.set()
+        shutil.rmtree(folder)
+        save_model(folder, TASKS["regress"])
+        waiting = threading.Thread(target=client.post, args=("/models/mood/predict", {"inputs": TEXT}))
+        waiting.start()
+        while not client.service.store.models["mood"].lock.locked():
+            time.sleep(0.01)
+        assert client.post("/models/mood/predict", {"inputs": TEXT}) == before
+        release.set()
+        waiting.join()
+        assert "label" not in client.post("/models/mood/predict", {"inputs": TEXT})
+
+
+def test_a_model_that_needs_more_than_the_memory_limit_is_refused(folders):
+    error = run_cli_error("serve", "model=mini-en", "memory_limit=10")
+    assert "mini-en has" in error and "memory_limit" in error
 
 
 def test_metrics_count_requests_and_texts(folders):
@@ -184,7 +274,7 @@ def test_metrics_count_requests_and_texts(folders):
 
 def test_no_accepted_request_is_lost_when_the_server_is_stopped(folders):
     """SIGTERM twice at once, as coreutils' `timeout` sends it, while requests are being answered."""
-    command = [sys.executable, "-m", "bertsmith", "serve", f"model={folders['bert']}", "port=0"]
+    command = [sys.executable, "-m", "bertsmith", "serve", f"model={folders['bert']}", "port=0", "device=cpu", "backend=torch"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     port = int(re.search(r":(\d+)$", process.stderr.readline().strip())[1])
     body = json.dumps({"inputs": ["the king of the way"] * 64}).encode()
@@ -200,6 +290,23 @@ def test_no_accepted_request_is_lost_when_the_server_is_stopped(folders):
     statuses = [first, *(connection.recv(15) for connection in connections[1:])]
     assert statuses == [b"HTTP/1.1 200 OK"] * 8
     assert process.wait(60) in (0, 130) and "Traceback" not in process.stderr.read()
+
+
+def test_a_request_that_is_on_its_way_when_the_server_stops_is_answered(folders):
+    with (
+        run_server([folders["bert"]]) as client,
+        socket.create_connection(("127.0.0.1", client.port), timeout=30) as connection,
+    ):
+        request = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        connection.sendall(request)
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += connection.recv(1000)
+        client.stop()
+        time.sleep(0.2)  # the server is told to stop while the connection is idle
+        connection.sendall(request)
+        answer = b"".join(iter(lambda: connection.recv(1000), b""))  # until the server closes the connection
+        assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()
 
 
 def test_bad_settings_get_one_line(folders, tmp_path):

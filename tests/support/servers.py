@@ -59,6 +59,7 @@ def run_server(models, load=bertsmith.load, access=None, limits=None, memory_lim
     thread.start()
     client = Client(listener.getsockname()[1])
     client.service = service
+    client.stop = lambda: setattr(servers[0], "should_exit", True)
     try:
         deadline = time.monotonic() + 30
         while not servers or not servers[0].started:

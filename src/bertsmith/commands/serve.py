@@ -10,7 +10,7 @@ from ..artifacts import resolve_path
 from ..config import Config, PosFloat, PosInt
 from ..console import Console
 from ..errors import UserError
-from ..inference.engines.base import Precision
+from ..inference.engines.base import Backend, Precision
 from ..inference.predictor import load
 from ..reading import read_text
 
@@ -20,18 +20,23 @@ MAX_KEY_FILE_BYTES = 1 << 20
 class Recipe(Config, frozen=True):
     """The models, the address, and the limits of a request."""
 
-    model: Annotated[tuple[str, ...], Meta(min_length=1), "checkpoint folders and names of shipped models; paths have their names"]
+    model: Annotated[
+        tuple[str, ...], Meta(min_length=1), "checkpoint folders and names of shipped models; paths have their names"
+    ]
     host: Annotated[str, "address to listen on; 0.0.0.0: every network of the machine"] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535), "port; 0: any free one, which is printed"] = 8000
     batch_tokens: Annotated[PosInt, "tokens computed at once; a short request waits for at most one such batch"] = 2048
     max_texts: Annotated[PosInt, "texts of one request"] = 10_000
     max_request_bytes: Annotated[PosInt, "bytes of one request"] = 16 << 20
-    max_pending: Annotated[PosInt, "texts that wait for an answer; with more, requests get 429 and are to be sent again"] = 20_000
+    max_pending: Annotated[PosInt, "texts that wait for an answer; with more, requests get 429 and are to be sent again"] = (
+        20_000
+    )
     timeout: Annotated[PosFloat, "seconds for an answer"] = 120.0
     memory_limit: Annotated[PosInt | None, "megabytes of weights in memory; the least recently used models are unloaded"] = None
     api_keys: Annotated[str | None, "file with one API key a line; default: no key is needed"] = None
     requests_per_minute: Annotated[PosInt | None, "limit for each client (API key or address)"] = None
     cors_origins: Annotated[tuple[str, ...], "origins whose pages may call the server from a browser; *: all"] = ()
+    backend: Annotated[Backend, "torch, onnx or openvino; auto: the fastest on this machine"] = "auto"
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
     precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
@@ -49,7 +54,7 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
             raise
         raise UserError("serve needs Starlette and uvicorn: pip install 'bertsmith[serve]'") from None
     memory_limit = None if recipe.memory_limit is None else recipe.memory_limit * 1_000_000
-    store = ModelStore(recipe.model, lambda folder: load(folder, recipe.device, recipe.precision), memory_limit)
+    store = ModelStore(recipe.model, lambda folder: load(folder, recipe.backend, recipe.precision, recipe.device), memory_limit)
     access = Access(_read_keys(recipe.api_keys), recipe.requests_per_minute)
     limits = Limits(recipe.max_request_bytes, recipe.max_texts, recipe.timeout)
     console = Console(quiet)

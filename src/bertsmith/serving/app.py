@@ -3,6 +3,7 @@
 import hmac
 import json
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,13 +18,16 @@ from starlette.routing import Route
 from ..console import logger
 from ..errors import UserError
 from .endpoints import Endpoint, describe_api, json_response
-from .errors import ClientGone, InvalidRequest, ServeError, TooManyRequests, Unauthorized
-from .routes import inference, models, openai, rerank
+from .errors import ClientGone, InternalError, InvalidRequest, Overloaded, ServeError, TooManyRequests, Unauthorized
+from .page import page_routes
+from .routes import attribute, inference, models, openai, rerank
 from .service import Service
 
-ENDPOINTS = (*models.ENDPOINTS, *openai.ENDPOINTS, *rerank.ENDPOINTS, *inference.ENDPOINTS)
+ENDPOINTS = (*models.ENDPOINTS, *attribute.ENDPOINTS, *openai.ENDPOINTS, *rerank.ENDPOINTS, *inference.ENDPOINTS)
 OPEN_PATHS = frozenset(("/health", "/ready"))  # without a key, for load balancers
+OPEN_FOLDER = "/page/"  # the page asks for the key itself
 CLIENT_GONE = 499  # as nginx logs it; nobody receives it
+MAX_REQUESTS = 4096  # in progress; with more, a request is to be sent again
 MAX_CLIENTS = 100_000  # whose requests are counted at a time
 
 AsgiApp = Callable[[Any, Any, Any], Awaitable[None]]
@@ -37,7 +41,9 @@ class Access:
         self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # requests left, and when that was so
 
     def check(self, request: Request) -> None:
-        if request.url.path in OPEN_PATHS or request.method == "OPTIONS":
+        path = request.url.path
+        is_page = request.method == "GET" and (path == "/" or path.startswith(OPEN_FOLDER))
+        if path in OPEN_PATHS or is_page or request.method == "OPTIONS":
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         key = key if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
@@ -72,7 +78,9 @@ def build_app(service: Service, access: Access, cors_origins: tuple[str, ...] = 
 
     async def metrics(request: Request) -> Response:
         loaded = [(name, model.predictor is not None) for name, model in service.store.models.items()]
-        return PlainTextResponse(service.metrics.render(service.scheduler.num_pending, loaded), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(
+            service.metrics.render(service.scheduler.num_pending, loaded), media_type="text/plain; version=0.0.4"
+        )
 
     async def openapi(request: Request) -> Response:
         return json_response(document)
@@ -85,6 +93,7 @@ def build_app(service: Service, access: Access, cors_origins: tuple[str, ...] = 
 
     plain = {"/health": health, "/ready": ready, "/metrics": metrics, "/openapi.json": openapi}
     routes = [Route(path, function, methods=["GET"]) for path, function in plain.items()]
+    routes += page_routes()
     routes += [Route(endpoint.path, _wrap(service, endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown_path})
     return _Gate(app, service, access, cors_origins)
@@ -103,6 +112,12 @@ def _wrap(service: Service, endpoint: Endpoint) -> Callable[[Request], Awaitable
             return _error_response(InvalidRequest(str(error)), endpoint)
         except ServeError as error:
             return _error_response(error, endpoint)
+        except Exception as error:
+            calls = [f"{call.filename}:{call.lineno}" for call in traceback.extract_tb(error.__traceback__)]
+            logger.error(
+                f"a request failed: {type(error).__name__} in {', '.join(calls[-8:])}"
+            )  # its message may have user text
+            return _error_response(InternalError("the server failed; its log says where"), endpoint)
 
     return handle
 
@@ -126,6 +141,7 @@ class _Gate:
 
     def __init__(self, app: AsgiApp, service: Service, access: Access, origins: tuple[str, ...]) -> None:
         self.app, self.service, self.access, self.origins = app, service, access, origins
+        self._num_requests = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -141,9 +157,12 @@ class _Gate:
                 message["headers"] = [*message["headers"], *cors]
             await send(message)
 
+        self._num_requests += 1
         try:
             try:
                 self.access.check(request)
+                if self._num_requests > MAX_REQUESTS:
+                    raise Overloaded(f"{MAX_REQUESTS:,} requests are in progress; try again in a second", retry_after=1)
             except ServeError as error:
                 await _error_response(error)(scope, receive, send_counted)
                 return
@@ -152,6 +171,7 @@ class _Gate:
                 return
             await self.app(scope, receive, send_counted)
         finally:
+            self._num_requests -= 1
             seconds = time.monotonic() - started
             route = scope.get("route")
             self.service.metrics.count_request(getattr(route, "path", "other"), status, seconds)

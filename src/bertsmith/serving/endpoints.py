@@ -41,9 +41,10 @@ def describe_api(endpoints: Sequence[Endpoint], has_keys: bool) -> dict[str, Any
     paths: dict[str, dict[str, Any]] = {}
     for endpoint, answer in zip(endpoints, answers, strict=True):
         names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+        words = endpoint.path.strip("/").translate(str.maketrans("/", "_", "{}")) or "root"
         operation: dict[str, Any] = {
             "summary": endpoint.summary,
-            "operationId": f"{endpoint.method.lower()}_{endpoint.path.strip('/').replace('/', '_').replace('{', '').replace('}', '') or 'root'}",
+            "operationId": f"{endpoint.method.lower()}_{words}",
             "parameters": [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names],
             "responses": {
                 "200": {"description": "the answer", "content": {endpoint.content_type: {"schema": answer}}},

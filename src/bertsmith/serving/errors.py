@@ -46,5 +46,9 @@ class Overloaded(ServeError):
     status, kind = 503, "overloaded"
 
 
+class InternalError(ServeError):
+    status, kind = 500, "backend"
+
+
 class ClientGone(Exception):
     """The client closed the connection before its answer was ready."""

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..inference.predictor import Predictor
-from ..tasks.requests import parse_requests
 from ..tasks.similarity import Pooling, normalize_rows
 from .errors import InvalidRequest
 from .scheduler import Operation
@@ -47,8 +46,9 @@ def suits_embedding(predictor: Predictor) -> bool:
     return can_embed(predictor) and task_name(predictor) in (None, "similar")
 
 
-def embed(predictor: Predictor, pooling: Pooling | None) -> Operation:
-    return Operation(("embed", id(predictor), pooling), lambda texts: list(predictor.embed(texts, pooling)))
+def embed(predictor: Predictor, pooling: Pooling | None = None, prompt_name: str | None = None) -> Operation:
+    key = ("embed", id(predictor), pooling, prompt_name)
+    return Operation(key, lambda texts: list(predictor.embed(texts, pooling, prompt_name=prompt_name)))
 
 
 def embed_ids(predictor: Predictor) -> Operation:
@@ -94,14 +94,16 @@ def generate(predictor: Predictor, kind: str, search: dict[str, Any]) -> Operati
     """Continuations; a batch has texts of one request only, since sampling numbers the copies of a text in a call."""
     if predictor.task is not None:
         if kind != "greedy" or search:
-            raise InvalidRequest("a model with task=generate decodes with the settings of its folder; leave kind and others out")
+            raise InvalidRequest(
+                "a model with task=generate decodes with the settings of its folder; leave kind and others out"
+            )
         return predict(predictor)
     return Operation(object(), lambda texts: predictor.generate(texts, kind, **search))
 
 
-def parse_examples(predictor: Predictor, inputs: list[Any]) -> list[Any]:
-    """Examples of the model's task from texts or dictionaries of its fields."""
-    return parse_requests(predictor.require_task(), inputs, None, {})[0]
+def next_piece() -> Operation:
+    """The next piece of each text that is being generated, None at its end; items are functions that return it."""
+    return Operation(object(), lambda functions: [function() for function in functions])
 
 
 def truncate_dimensions(vectors: Sequence[Floats], dimensions: int | None, normalize: bool) -> Floats:

@@ -64,14 +64,16 @@ class Scheduler:
         """Items waiting or being computed."""
         return self._num_pending
 
-    def submit(self, operation: Operation, items: Sequence[Any], sizes: Sequence[int]) -> Job:
-        """Queue the items; raises QueueFull if there is no room for them. A single request always has room in an empty queue."""
+    def submit(self, operation: Operation, items: Sequence[Any], sizes: Sequence[int], is_continued: bool = False) -> Job:
+        """Queue the items; raises QueueFull if there is no room for them. A single request always has room in an empty queue,
+        and one that is continued, having computed something already, in any."""
         job = Job(operation, items, sizes)
         if not items:
             job.future.set_result([])
             return job
         with self._changed:
-            if self._is_closed or (self._num_pending and self._num_pending + len(items) > self.max_pending):
+            is_full = self._num_pending + len(items) > self.max_pending
+            if self._is_closed or (self._num_pending and is_full and not is_continued):
                 raise QueueFull
             self._jobs.append(job)
             self._num_pending += len(items)

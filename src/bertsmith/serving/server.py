@@ -1,4 +1,4 @@
-"""Runs the app with uvicorn: a socket of loopback by default, deadlines for slow clients, and a shutdown that loses no request."""
+"""Runs the app with uvicorn: on loopback by default, deadlines for slow clients, and a shutdown that loses no request."""
 
 import asyncio
 import signal
@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..console import logger
@@ -18,7 +19,7 @@ from ..signals import StopSignals
 
 HEADER_SECONDS = 20.0  # until a request's headers must be there
 DRAIN_SECONDS = 60  # for the requests in progress when the server is stopped
-MAX_CONNECTIONS = 4096
+IDLE_SECONDS = 0.5  # after the stop signal, in which connections without a request can still send one
 
 
 class Protocol(H11Protocol):
@@ -28,12 +29,23 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._deadline: asyncio.TimerHandle | None = None
+        self._is_stopping = False
         self._wait_for_headers()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
             self._stop_waiting()
+            if self._is_stopping:
+                self._close_after_answer()
+
+    def shutdown(self) -> None:
+        """As uvicorn's, but a request that is on its way on an idle connection is answered, and then the connection closed."""
+        self._is_stopping = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._close_after_answer()
+        else:
+            self._close_in(IDLE_SECONDS)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -44,9 +56,16 @@ class Protocol(H11Protocol):
         self._stop_waiting()
         super().connection_lost(exc)
 
+    def _close_after_answer(self) -> None:
+        self.cycle.keep_alive = False
+        self.headers.append(CLOSE_HEADER)  # of the request: the answer says it, too, if it has not begun
+
     def _wait_for_headers(self) -> None:
+        self._close_in(HEADER_SECONDS)
+
+    def _close_in(self, seconds: float) -> None:
         self._stop_waiting()
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+        self._deadline = self.loop.call_later(seconds, self.transport.close)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
@@ -88,7 +107,8 @@ def open_socket(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise UserError(f"host={host} port={port}: {error.strerror or error}; choose another port, or port=0 for a free one") from None
+        problem = f"host={host} port={port}: {error.strerror or error}"
+        raise UserError(f"{problem}; choose another port, or port=0 for a free one") from None
     return listener
 
 
@@ -96,8 +116,7 @@ def serve(app: Any, listener: socket.socket) -> None:
     """Answer until a stop signal, then until the requests in progress are answered."""
     config = uvicorn.Config(
         app, http=Protocol, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False,
-        limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=DRAIN_SECONDS, timeout_keep_alive=int(HEADER_SECONDS),
-        h11_max_incomplete_event_size=65536,
+        timeout_graceful_shutdown=DRAIN_SECONDS, timeout_keep_alive=int(HEADER_SECONDS), h11_max_incomplete_event_size=65536,
     )  # fmt: skip
     server = Server(config)
     server.run(sockets=[listener])

@@ -15,6 +15,7 @@ from ..tokenization.tables import UTF8
 from ..tokenization.tokenizer import Tokenizer
 from .base import (
     BothOrdersPair,
+    CrossAttentionPair,
     EncodedExamples,
     Example,
     JointPair,
@@ -83,6 +84,11 @@ class TextPairTask(TemplateTask, Generic[T], frozen=True):
         if not examples or any(example.label is None for example in examples):
             return encoded
         return replace(encoded, targets={"label": expand_to_rows(self._targets(examples), encoded)})
+
+    def sequence_length(self, text_lengths: Sequence[int]) -> int:
+        if isinstance(self.pair, CrossAttentionPair):
+            return max(text_lengths) + 2
+        return TemplateTask.sequence_length(self, text_lengths)
 
     def request_fields(self, names: Collection[str] = ()) -> RequestFields:
         """`text_b` is required if the task was fine-tuned on pairs."""

@@ -1,5 +1,5 @@
-"""text-embeddings-inference's routes, without a model in the path: /embed, /embed_all, /predict, /rerank, /similarity, /tokenize,
-/decode, /info, and POST / by the task of the model. `?model=NAME` names one, else the first that can answers."""
+"""text-embeddings-inference's routes, without a model in the path: /embed, /embed_all, /predict, /rerank, /similarity,
+/tokenize, /decode, /info, and POST / by the task of the model. `?model=NAME` names one, else the first that can answers."""
 
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from .. import operations
 from ..endpoints import Endpoint
 from ..errors import InvalidRequest
 from ..models import ServedModel
-from ..requests import Truncate, as_list, check_count, fit_texts, read_body
+from ..requests import Truncate, as_list, check_count, encode, fit_examples, fit_masked_texts, fit_texts, read_body, rough_size
 from ..service import Service
 from .rerank import score
 
@@ -34,6 +34,7 @@ class TruncatedBody(msgspec.Struct):
 
 class EmbedBody(TruncatedBody):
     inputs: str | list[str] = ""
+    prompt_name: str | None = None
     normalize: bool = True
     dimensions: Annotated[int, Meta(ge=1)] | None = None
 
@@ -61,8 +62,14 @@ class SimilarityInputs(msgspec.Struct):
     sentences: list[str]
 
 
+class Parameters(TruncatedBody):
+    top_k: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    normalize: bool | None = True
+
+
 class SimilarityBody(msgspec.Struct):
     inputs: SimilarityInputs
+    parameters: Parameters = msgspec.field(default_factory=Parameters)
 
 
 class TokenizeBody(msgspec.Struct):
@@ -76,10 +83,10 @@ class DecodeBody(msgspec.Struct):
 
 
 class RootBody(msgspec.Struct):
-    """`inputs` as the task of the model takes them; `parameters`: top_k, truncate, normalize."""
+    """`inputs` as the task of the model takes them."""
 
     inputs: Any
-    parameters: dict[str, Any] = {}
+    parameters: Parameters = msgspec.field(default_factory=Parameters)
 
 
 class ScoredLabel(msgspec.Struct):
@@ -114,7 +121,8 @@ class Info(msgspec.Struct):
 async def embed(service: Service, request: Request) -> list[list[float]]:
     body = await read_body(request, EmbedBody, service.limits)
     _, predictor = await _choose_embedder(service, request)
-    return await _embed(service, request, predictor, as_list(body.inputs)[0], body.side, body.normalize, body.dimensions)
+    texts, side = as_list(body.inputs)[0], body.side
+    return await _embed(service, request, predictor, texts, side, body.normalize, body.dimensions, body.prompt_name)
 
 
 async def embed_all(service: Service, request: Request) -> list[list[list[float]]]:
@@ -123,7 +131,7 @@ async def embed_all(service: Service, request: Request) -> list[list[list[float]
     _, predictor = await _choose_embedder(service, request)
     texts = as_list(body.inputs)[0]
     check_count(len(texts), service.limits)
-    texts, sizes = fit_texts(predictor, texts, body.side)
+    texts, sizes = await fit_texts(predictor, texts, body.side)
     rows = await service.run(request, operations.hidden_states(predictor), texts, sizes)
     return [row.vectors.tolist() for row in rows]
 
@@ -147,7 +155,7 @@ async def rerank(service: Service, request: Request) -> list[RankedText]:
 async def similarity(service: Service, request: Request) -> list[float]:
     body = await read_body(request, SimilarityBody, service.limits)
     _, predictor = await _choose_embedder(service, request)
-    return await _similarity(service, request, predictor, body.inputs)
+    return await _similarity(service, request, predictor, body.inputs, body.parameters.side)
 
 
 async def tokenize(service: Service, request: Request) -> list[list[Token]]:
@@ -157,7 +165,7 @@ async def tokenize(service: Service, request: Request) -> list[list[Token]]:
     check_count(len(texts), service.limits)
     frame = [Token(i, tokenizer.id_to_token[i], True) for i in (tokenizer.cls_token_id, tokenizer.sep_token_id)]
     rows = []
-    for encoding in tokenizer.encode_batch(texts):
+    for encoding in await encode(predictor, texts, return_offsets=True):
         triples = zip(encoding.ids, encoding.tokens, encoding.offsets, strict=True)
         tokens = [Token(token_id, text, False, *offsets) for token_id, text, offsets in triples]
         rows.append([frame[0], *tokens, frame[1]] if body.add_special_tokens else tokens)
@@ -167,14 +175,15 @@ async def tokenize(service: Service, request: Request) -> list[list[Token]]:
 async def decode(service: Service, request: Request) -> list[str]:
     body = await read_body(request, DecodeBody, service.limits)
     _, predictor = await service.choose(request.query_params.get("model"), lambda _: True, what="decode")
-    sequences = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
+    lists = [item for item in body.ids if isinstance(item, list)]
+    ids = [item for item in body.ids if not isinstance(item, list)]  # of one text
+    if lists and ids:
+        raise InvalidRequest("ids mixes ids and lists of them; give a list of one kind")
+    sequences, tokenizer, skip = lists or [ids], predictor.tokenizer, body.skip_special_tokens
     check_count(len(sequences), service.limits)
-    tokenizer = predictor.tokenizer
-    for ids in sequences:
-        if any(not 0 <= token_id < len(tokenizer) for token_id in ids):  # type: ignore[union-attr]
-            raise InvalidRequest(f"an id is not in the vocabulary of {len(tokenizer):,} tokens")
-    skip = body.skip_special_tokens
-    return [tokenizer.decode([i for i in ids if not (skip and tokenizer.is_special[i])]) for ids in sequences]  # type: ignore[union-attr]
+    if not all(0 <= token_id < len(tokenizer) for sequence in sequences for token_id in sequence):
+        raise InvalidRequest(f"an id is not in the vocabulary of {len(tokenizer):,} tokens")
+    return [tokenizer.decode([i for i in sequence if not (skip and tokenizer.is_special[i])]) for sequence in sequences]
 
 
 async def info(service: Service, request: Request) -> Info:
@@ -189,39 +198,38 @@ async def info(service: Service, request: Request) -> Info:
 
 
 async def root(service: Service, request: Request) -> Any:
-    """The answer of the model's task in the shape of transformers' pipeline, as huggingface_hub's InferenceClient expects it."""
+    """The answer of the model's task in the shape of transformers' pipeline, which huggingface_hub's InferenceClient reads."""
     body = await read_body(request, RootBody, service.limits)
-    model, predictor = await service.choose(request.query_params.get("model"), lambda _: True, what="answer")
+    _, predictor = await service.choose(request.query_params.get("model"), lambda _: True, what="answer")
     inputs, parameters = body.inputs, body.parameters
-    task, side = operations.task_name(predictor), "right" if parameters.get("truncate") else False
+    task, side = operations.task_name(predictor), parameters.side
     is_similarity = isinstance(inputs, dict) and "source_sentence" in inputs
     if task in ("classify", "regress"):
         sequences, is_batch = _read_sequences(_as_sequences(inputs))
-        answers = await _classify(service, request, predictor, sequences, side, parameters.get("top_k"))  # type: ignore[arg-type]
+        answers = await _classify(service, request, predictor, sequences, side, parameters.top_k)
         return answers if is_batch else [answers[0]]
     if task == "tag":
         texts, is_single = _read_texts(inputs)
-        answers = await service.run(request, operations.predict(predictor), _tag_examples(predictor, texts), _sizes(texts))
+        answers = await _predict(service, request, predictor, texts, side)
         return answers[0] if is_single else answers
     if task in ("answer", "choose", "generate"):
         values, is_single = as_list({"source": inputs} if task == "generate" and isinstance(inputs, str) else inputs)
-        check_count(len(values), service.limits)
-        examples = operations.parse_examples(predictor, values)
-        answers = await service.run(request, operations.predict(predictor), examples, _sizes(values))
+        answers = await _predict(service, request, predictor, values, side)
         return answers[0] if is_single and task != "generate" else answers
     if task is None and not is_similarity and operations.can_fill(predictor) and _has_mask(predictor, inputs):
         texts, is_single = _read_texts(inputs)
-        texts, sizes = fit_texts(predictor, texts, side)  # type: ignore[arg-type]
-        operation = operations.fill(predictor, int(parameters.get("top_k") or 5), None, False)
+        texts, sizes = await fit_masked_texts(predictor, texts, side)
+        operation = operations.fill(predictor, parameters.top_k or 5, None, False)
         answers = await service.run(request, operation, texts, sizes)
         return answers[0] if is_single else answers
     if task is None and operations.can_generate(predictor):
         texts, _ = _read_texts(inputs)
-        return await service.run(request, operations.generate(predictor, "greedy", {}), texts, _sizes(texts))
+        sizes = [rough_size([text]) for text in texts]
+        return await service.run(request, operations.generate(predictor, "greedy", {}), texts, sizes)
     if is_similarity:
-        return await _similarity(service, request, predictor, msgspec.convert(inputs, SimilarityInputs))
+        return await _similarity(service, request, predictor, _read_similarity(inputs), side)
     texts, _ = _read_texts(inputs)
-    return await _embed(service, request, predictor, texts, side, bool(parameters.get("normalize", True)), None)  # type: ignore[arg-type]
+    return await _embed(service, request, predictor, texts, side, parameters.normalize is not False, None)
 
 
 async def _choose_embedder(service: Service, request: Request) -> tuple[ServedModel, Predictor]:
@@ -231,34 +239,43 @@ async def _choose_embedder(service: Service, request: Request) -> tuple[ServedMo
 
 async def _embed(
     service: Service, request: Request, predictor: Predictor, texts: list[str], side: Truncate, normalize: bool,
-    dimensions: int | None,
+    dimensions: int | None, prompt_name: str | None = None,
 ) -> list[list[float]]:  # fmt: skip
     check_count(len(texts), service.limits)
-    texts, sizes = fit_texts(predictor, texts, side)
-    vectors = await service.run(request, operations.embed(predictor, None), texts, sizes)
+    texts, sizes = await fit_texts(predictor, texts, side, [prompt_name])
+    vectors = await service.run(request, operations.embed(predictor, None, prompt_name), texts, sizes)
     rows: list[list[float]] = operations.truncate_dimensions(vectors, dimensions, normalize).tolist()
     return rows
 
 
-async def _similarity(service: Service, request: Request, predictor: Predictor, inputs: SimilarityInputs) -> list[float]:
+async def _similarity(
+    service: Service, request: Request, predictor: Predictor, inputs: SimilarityInputs, side: Truncate
+) -> list[float]:
     check_count(len(inputs.sentences), service.limits)
-    texts, sizes = fit_texts(predictor, [inputs.source_sentence, *inputs.sentences], "right")
-    vectors = await service.run(request, operations.embed(predictor, None), texts, sizes)
+    texts, sizes = await fit_texts(predictor, [inputs.source_sentence, *inputs.sentences], side)
+    vectors = await service.run(request, operations.embed(predictor), texts, sizes)
     rows = operations.truncate_dimensions(vectors, None, normalize=True)
     scores: list[float] = np.clip(rows[1:] @ rows[0], -1, 1).tolist()
     return scores
 
 
+async def _predict(service: Service, request: Request, predictor: Predictor, values: list[Any], side: Truncate) -> list[Any]:
+    """Answers of the model's task."""
+    check_count(len(values), service.limits)
+    examples, sizes = await fit_examples(predictor, values, side)
+    return await service.run(request, operations.predict(predictor), examples, sizes)
+
+
 async def _classify(
-    service: Service, request: Request, predictor: Predictor, sequences: list[list[str]], side: Truncate, top_k: int | None = None
+    service: Service,
+    request: Request,
+    predictor: Predictor,
+    sequences: list[list[str]],
+    side: Truncate,
+    top_k: int | None = None,
 ) -> list[list[ScoredLabel]]:
-    check_count(len(sequences), service.limits)
-    flat, sizes = fit_texts(predictor, [text for sequence in sequences for text in sequence], side)
-    texts, lengths = iter(flat), iter(sizes)
-    fields = [dict(zip(("text", "text_b"), [next(texts) for _ in sequence], strict=False)) for sequence in sequences]
-    totals = [sum(next(lengths) for _ in sequence) for sequence in sequences]
-    examples = operations.parse_examples(predictor, fields)
-    answers = await service.run(request, operations.predict(predictor), examples, totals)
+    fields = [dict(zip(("text", "text_b"), sequence, strict=False)) for sequence in sequences]
+    answers = await _predict(service, request, predictor, fields, side)
     return [_scored_labels(answer)[:top_k] for answer in answers]
 
 
@@ -266,6 +283,13 @@ def _scored_labels(answer: dict[str, Any]) -> list[ScoredLabel]:
     """Labels by decreasing score; a regression has the one label LABEL_0, as in transformers."""
     scores = answer.get("scores") or {"LABEL_0": answer["score"]}
     return sorted((ScoredLabel(label, score) for label, score in scores.items()), key=lambda row: -row.score)
+
+
+def _read_similarity(inputs: dict[str, Any]) -> SimilarityInputs:
+    try:
+        return msgspec.convert(inputs, SimilarityInputs)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"inputs do not fit: {error}") from None
 
 
 def _read_sequences(inputs: str | list[Any]) -> tuple[list[list[str]], bool]:
@@ -299,17 +323,9 @@ def _read_texts(inputs: Any) -> tuple[list[str], bool]:
     return texts, is_single
 
 
-def _tag_examples(predictor: Predictor, texts: list[str]) -> list[Any]:
-    return operations.parse_examples(predictor, list(texts))
-
-
 def _has_mask(predictor: Predictor, inputs: Any) -> bool:
     mask = predictor.tokenizer.id_to_token[predictor.tokenizer.mask_token_id]
     return any(isinstance(text, str) and mask in text for text in as_list(inputs)[0])
-
-
-def _sizes(values: list[Any]) -> list[int]:
-    return [len(value if isinstance(value, str) else str(value)) // 4 + 2 for value in values]
 
 
 ENDPOINTS = (

@@ -1,24 +1,24 @@
-"""Our own API: /models and, for each model, predict, fill, embed, similarity, generate and tokenize, with the answers of Python."""
+"""Our own API: /models and, for each model, predict, fill, embed, similarity, generate and tokenize: the answers of Python."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from ...inference.predictor import Predictor
 from ...tasks.similarity import Pooling
 from .. import operations
 from ..endpoints import Endpoint
-from ..errors import InvalidRequest
+from ..errors import ClientGone, InvalidRequest, ServeError
 from ..models import ServedModel
-from ..requests import Truncate, as_list, check_count, fit_texts, read_body
+from ..requests import Truncate, as_list, check_count, encode, fit_examples, fit_masked_texts, fit_texts, read_body, rough_size
 from ..service import Service
+from . import attribute
 
 TopK = Annotated[int, Meta(ge=1, le=10_000)]
 Input = str | dict[str, Any]
@@ -29,6 +29,7 @@ class PredictBody(msgspec.Struct):
 
     inputs: Input | list[Input]
     top_k: TopK | None = None
+    truncate: Truncate = False
 
 
 class FillBody(msgspec.Struct):
@@ -44,6 +45,7 @@ class EmbedBody(msgspec.Struct):
     pooling: Pooling | None = None
     normalize: bool = False
     dimensions: Annotated[int, Meta(ge=1)] | None = None
+    prompt_name: str | None = None
     truncate: Truncate = False
 
 
@@ -62,6 +64,7 @@ class GenerateBody(msgspec.Struct):
     kind: Literal["greedy", "sample", "beam"] = "greedy"
     search: dict[str, Any] = {}
     stream: bool = False
+    truncate: Truncate = False
 
 
 class TokenizeBody(msgspec.Struct):
@@ -77,6 +80,8 @@ class ModelInfo(msgspec.Struct):
     labels: list[str] = []
     max_length: int | None = None
     parameters: int | None = None
+    mask_token: str | None = None  # what `fill` replaces
+    fields: list[str] = []  # of an input of `predict`
     can: list[str] = []
 
 
@@ -100,11 +105,15 @@ def describe_model(model: ServedModel) -> ModelInfo:
     predictor = model.predictor
     if predictor is None:
         return ModelInfo(model.name, False)
-    can = {"predict": predictor.task is not None, "fill": operations.can_fill(predictor),
-           "embed": operations.can_embed(predictor), "generate": operations.can_generate(predictor)}  # fmt: skip
+    can = {"predict": predictor.task is not None, "attribute": attribute.can_attribute(predictor),
+           "fill": operations.can_fill(predictor), "embed": operations.can_embed(predictor),
+           "rerank": operations.can_rerank(predictor), "generate": operations.can_generate(predictor)}  # fmt: skip
+    tokenizer = predictor.tokenizer
     return ModelInfo(
         model.name, True, operations.task_name(predictor), list(predictor.labels), predictor.max_length,
-        predictor.num_parameters, [name for name, is_able in can.items() if is_able],
+        predictor.num_parameters, tokenizer.id_to_token[tokenizer.mask_token_id] if can["fill"] else None,
+        [] if predictor.task is None else list(predictor.task.request_fields().required),
+        [name for name, is_able in can.items() if is_able],
     )  # fmt: skip
 
 
@@ -113,11 +122,8 @@ async def predict(service: Service, request: Request) -> Any:
     body = await read_body(request, PredictBody, service.limits)
     predictor = await service.find(request.path_params["name"])
     inputs, is_single = as_list(body.inputs)
-    check_count(len(inputs), service.limits)
-    if predictor.task is None:
-        raise InvalidRequest("this model has no task; use fill, embed or generate, or serve a fine-tuned one")
-    examples = operations.parse_examples(predictor, inputs)
-    answers = await service.run(request, operations.predict(predictor, body.top_k), examples, _rough_sizes(inputs))
+    examples, sizes = await _read_examples(service, predictor, inputs, body.truncate)
+    answers = await service.run(request, operations.predict(predictor, body.top_k), examples, sizes)
     return answers[0] if is_single else answers
 
 
@@ -128,7 +134,7 @@ async def fill(service: Service, request: Request) -> Any:
     check_count(len(texts), service.limits)
     if not operations.can_fill(predictor):
         raise InvalidRequest("this model fills no masks: it was fine-tuned, or has no masked language model")
-    texts, sizes = fit_texts(predictor, texts, body.truncate)
+    texts, sizes = await fit_masked_texts(predictor, texts, body.truncate)
     candidates = None if body.candidates is None else tuple(body.candidates)
     operation = operations.fill(predictor, body.top_k, candidates, body.iterative)
     answers = await service.run(request, operation, texts, sizes)
@@ -139,7 +145,7 @@ async def embed(service: Service, request: Request) -> Any:
     body = await read_body(request, EmbedBody, service.limits)
     predictor = await service.find(request.path_params["name"])
     texts, is_single = as_list(body.inputs)
-    vectors = await _embed(service, request, predictor, texts, body.pooling, body.truncate)
+    vectors = await _embed(service, request, predictor, texts, body.truncate, body.pooling, body.prompt_name)
     rows = operations.truncate_dimensions(vectors, body.dimensions, body.normalize).tolist()
     return rows[0] if is_single else rows
 
@@ -148,7 +154,7 @@ async def similarity(service: Service, request: Request) -> list[list[float]]:
     body = await read_body(request, SimilarityBody, service.limits)
     predictor = await service.find(request.path_params["name"])
     texts, others = as_list(body.inputs)[0], body.others or []
-    vectors = await _embed(service, request, predictor, [*texts, *others], None, body.truncate)
+    vectors = await _embed(service, request, predictor, [*texts, *others], body.truncate)
     rows = operations.truncate_dimensions(vectors, None, normalize=True)
     columns = rows[len(texts) :] if body.others is not None else rows
     scores: list[list[float]] = np.clip(rows[: len(texts)] @ columns.T, -1, 1).tolist()
@@ -165,10 +171,13 @@ async def generate(service: Service, request: Request) -> Any:
     if body.stream:
         if len(texts) > 1:
             raise InvalidRequest("stream=true is for a single text; send a request for each")
-        return StreamingResponse(_stream(predictor, texts[0], body), media_type="text/event-stream")
+        return await _stream(service, request, predictor, texts[0], body)
     operation = operations.generate(predictor, body.kind, body.search)
-    items = texts if predictor.task is None else operations.parse_examples(predictor, [{"source": text} for text in texts])
-    answers = await service.run(request, operation, items, _rough_sizes(texts))
+    if predictor.task is None:
+        items, sizes = texts, [rough_size([text]) for text in texts]
+    else:
+        items, sizes = await _read_examples(service, predictor, [{"source": text} for text in texts], body.truncate)
+    answers = await service.run(request, operation, items, sizes)
     return answers[0] if is_single else answers
 
 
@@ -177,35 +186,53 @@ async def tokenize(service: Service, request: Request) -> Any:
     predictor = await service.find(request.path_params["name"])
     texts, is_single = as_list(body.inputs)
     check_count(len(texts), service.limits)
-    encodings = predictor.tokenizer.encode_batch(texts)
+    encodings = await encode(predictor, texts, return_offsets=True)
     rows = [Tokens(encoding.ids, encoding.tokens, [list(pair) for pair in encoding.offsets]) for encoding in encodings]
     return rows[0] if is_single else rows
 
 
 async def _embed(
-    service: Service, request: Request, predictor: Predictor, texts: list[str], pooling: Pooling | None, truncate: Truncate
-) -> list[Any]:
+    service: Service, request: Request, predictor: Predictor, texts: list[str], truncate: Truncate,
+    pooling: Pooling | None = None, prompt_name: str | None = None,
+) -> list[Any]:  # fmt: skip
     check_count(len(texts), service.limits)
     if not operations.can_embed(predictor):
         raise InvalidRequest("this model has no sentence vectors: it is an encoder-decoder")
-    texts, sizes = fit_texts(predictor, texts, truncate)
-    return await service.run(request, operations.embed(predictor, pooling), texts, sizes)
+    texts, sizes = await fit_texts(predictor, texts, truncate, [prompt_name])
+    return await service.run(request, operations.embed(predictor, pooling, prompt_name), texts, sizes)
 
 
-async def _stream(predictor: Predictor, text: str, body: GenerateBody) -> AsyncIterator[str]:
-    """Server-sent events: the pieces of the text as they come, then `[DONE]`."""
-    pieces = iter(predictor.stream(text, body.kind, **body.search))
-    try:
-        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
-            yield f"data: {json.dumps({'piece': piece}, ensure_ascii=False)}\n\n"
-    except ValueError as error:  # a UserError: the answer has begun, so that no status can say it
-        yield f"data: {json.dumps({'error': str(error)}, ensure_ascii=False)}\n\n"
-    yield "data: [DONE]\n\n"
+async def _stream(service: Service, request: Request, predictor: Predictor, text: str, body: GenerateBody) -> Response:
+    """Server-sent events: the pieces of the text as they come, then `[DONE]`. Between two pieces, other requests take turns."""
+    pieces: list[Iterator[str]] = []
+
+    def take_piece() -> str | None:
+        if not pieces:
+            pieces.append(iter(predictor.stream(text, body.kind, **body.search)))
+        return next(pieces[0], None)
+
+    async def send(piece: str | None) -> AsyncIterator[str]:
+        try:
+            while piece is not None:
+                yield f"data: {json.dumps({'piece': piece}, ensure_ascii=False)}\n\n"
+                (piece,) = await service.run(request, operations.next_piece(), [take_piece], [1], is_continued=True)
+        except ClientGone:
+            return
+        except ServeError as error:  # the answer has begun, so that no status can say it
+            yield f"data: {json.dumps({'error': error.message}, ensure_ascii=False)}\n\n"
+        yield "data: [DONE]\n\n"
+
+    (first,) = await service.run(request, operations.next_piece(), [take_piece], [1])  # errors of the request are raised here
+    return StreamingResponse(send(first), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
-def _rough_sizes(inputs: list[Any]) -> list[int]:
-    """About four characters are a token."""
-    return [len(value if isinstance(value, str) else str(value)) // 4 + 2 for value in inputs]
+async def _read_examples(
+    service: Service, predictor: Predictor, inputs: list[Any], truncate: Truncate
+) -> tuple[list[Any], list[int]]:
+    check_count(len(inputs), service.limits)
+    if predictor.task is None:
+        raise InvalidRequest("this model has no task; use fill, embed or generate, or serve a fine-tuned one")
+    return await fit_examples(predictor, inputs, truncate)
 
 
 Vectors = list[float | list[float]]  # of one text, or of each

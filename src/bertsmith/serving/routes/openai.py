@@ -18,7 +18,8 @@ STARTED = int(time.time())
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """`input`: a text, a list of texts, token ids of the model's own vocabulary, or a list of lists of them. `truncate` is ours."""
+    """`input`: a text, a list of texts, token ids of the model's own vocabulary, or a list of lists of them; `truncate` is
+    ours."""
 
     input: str | list[str | int | list[int]]
     model: str | None = None
@@ -68,16 +69,16 @@ async def embeddings(service: Service, request: Request) -> EmbeddingsAnswer:
     body = await read_body(request, EmbeddingsBody, service.limits)
     tests = (operations.suits_embedding, operations.can_embed)
     model, predictor = await service.choose(body.model, *tests, what="embed texts")
-    inputs = body.input if isinstance(body.input, list) else [body.input]
+    inputs: list[Any] = body.input if isinstance(body.input, list) else [body.input]
     if inputs and all(isinstance(item, int) for item in inputs):
         inputs = [inputs]  # the ids of one text
     check_count(len(inputs), service.limits)
     if all(isinstance(item, str) for item in inputs):
-        texts, sizes = fit_texts(predictor, inputs, body.truncate)  # type: ignore[arg-type]
-        vectors = await service.run(request, operations.embed(predictor, None), texts, sizes)
+        texts, sizes = await fit_texts(predictor, inputs, body.truncate)
+        vectors = await service.run(request, operations.embed(predictor), texts, sizes)
     elif all(isinstance(item, list) for item in inputs):
-        _check_ids(inputs, len(predictor.tokenizer), predictor.max_length - 2)  # type: ignore[arg-type]
-        sizes = [len(ids) + 2 for ids in inputs]  # type: ignore[arg-type]
+        _check_ids(inputs, len(predictor.tokenizer), predictor.max_length - 2)
+        sizes = [len(ids) + 2 for ids in inputs]
         vectors = await service.run(request, operations.embed_ids(predictor), inputs, sizes)
     else:
         raise InvalidRequest("input mixes texts and token ids; give a list of one kind")

@@ -7,11 +7,10 @@ import numpy as np
 from msgspec import Meta
 from starlette.requests import Request
 
-from ...inference.predictor import Predictor
 from .. import operations
 from ..endpoints import Endpoint
 from ..errors import InvalidRequest
-from ..requests import Truncate, check_count, fit_texts, read_body
+from ..requests import Truncate, check_count, fit_examples, fit_texts, read_body
 from ..service import Service
 
 CROSS_ENCODER, BY_VECTORS = "cross-encoder", "embeddings"
@@ -65,20 +64,19 @@ async def score(
     tests = (operations.can_rerank, operations.suits_embedding, operations.can_embed)
     model, predictor = await service.choose(model_name, *tests, what="rerank")
     if operations.can_rerank(predictor):
-        examples, sizes = _pairs(predictor, query, texts, truncate)
+        pairs = [{"text": query, "text_b": text} for text in texts]
+        examples, sizes = await fit_examples(predictor, pairs, truncate)
         answers = await service.run(request, operations.predict(predictor), examples, sizes)
         return model.name, [operations.positive_score(predictor, answer) for answer in answers], CROSS_ENCODER
-    fitting, sizes = fit_texts(predictor, [query, *texts], truncate)
-    vectors = await service.run(request, operations.embed(predictor, None), fitting, sizes)
-    rows = operations.truncate_dimensions(vectors, None, normalize=True)
+    prompts = predictor.search_prompts
+    fitting, sizes = await fit_texts(predictor, [query, *texts], truncate, prompts)
+    (vector,) = await service.run(request, operations.embed(predictor, None, prompts[0]), fitting[:1], sizes[:1])
+    vectors = await service.run(
+        request, operations.embed(predictor, None, prompts[1]), fitting[1:], sizes[1:], is_continued=True
+    )
+    rows = operations.truncate_dimensions([vector, *vectors], None, normalize=True)
     scores: list[float] = np.clip(rows[1:] @ rows[0], -1, 1).tolist()
     return model.name, scores, BY_VECTORS
-
-
-def _pairs(predictor: Predictor, query: str, texts: list[str], truncate: Truncate) -> tuple[list[Any], list[int]]:
-    fitting, sizes = fit_texts(predictor, [query, *texts], truncate)
-    examples = operations.parse_examples(predictor, [{"text": fitting[0], "text_b": text} for text in fitting[1:]])
-    return examples, [sizes[0] + size for size in sizes[1:]]
 
 
 ENDPOINTS = tuple(
