@@ -31,7 +31,8 @@ from .reading import MAX_JSON_BYTES, parse_json, read_bytes
 MANIFEST = "manifest.json"
 MAX_NAME_BYTES = 200  # of an output: file systems allow 255, and temporary names are longer
 TEMP_NAME = re.compile(r"\.(?P<name>.+)\.bertsmith-[0-9a-f]{8}(?P<is_old>\.old)?\.part", re.DOTALL)
-WORK_FOLDERS = ("state", "seeds", "runs")  # in the output of a run: checkpoints, the runs of seeds, those of `suite` and `race`
+# Folders in the output of a run: checkpoints, the runs of seeds, those of `suite`, `race` and `compress`.
+WORK_FOLDERS = ("state", "seeds", "runs", "members", "search", "model")
 NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -11,21 +11,24 @@ from pathlib import Path
 from tests.attacks.artifacts import Artifacts
 from tests.attacks.faults import DIED, break_operation, count_operations, die
 from tests.attacks.harness import Case, Outcome, run_command
-from tests.attacks.stages import Stage, compare, list_stages, snapshot
+from tests.attacks.stages import Stage, compare, list_slow_stages, list_stages, snapshot
 
 CASES = 2000
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
-    """One case for each operation of each stage; a sample of `count` if there are more."""
-    yield from cases_of(list_stages(artifacts), work, count, seed)
+    """One case for each operation of each stage, a tenth of them for slow stages; a sample of `count` if there are more."""
+    yield from cases_of(list_stages(artifacts), work, count, seed, list_slow_stages(artifacts))
 
 
-def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iterator[Case]:
+def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int, slow_stages: Sequence[Stage] = ()) -> Iterator[Case]:
     positions, expected = [], {}
-    for stage in stages:
+    for stage in (*stages, *slow_stages):
         expected[stage.name], num_operations = run_undisturbed(stage, work)
-        positions += [(stage, index) for index in range(num_operations)]
+        positions += [
+            (stage, index)
+            for index in range(seed % 10 if stage in slow_stages else 0, num_operations, 10 if stage in slow_stages else 1)
+        ]
     if len(positions) > count:
         positions = sorted(random.Random(seed).sample(positions, count), key=lambda pair: (pair[0].name, pair[1]))
     for number, (stage, index) in enumerate(positions):

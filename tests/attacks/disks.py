@@ -31,6 +31,7 @@ def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iter
         print("disks: this system allows no mount namespaces")
         return
     rng = random.Random(seed)
+    stages = rng.sample(stages, len(stages))
     expected: dict[str, dict[str, bytes]] = {}
     for number in range(count):
         stage = stages[number % len(stages)]

@@ -25,6 +25,7 @@ def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iter
 
 def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iterator[Case]:
     rng = random.Random(seed)
+    stages = rng.sample(stages, len(stages))
     expected: dict[str, dict[str, bytes]] = {}
     seconds: dict[str, float] = {}
     for number in range(count):

@@ -22,7 +22,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
     rng = random.Random(seed)
-    commands = [args for args in list_commands(artifacts) for _ in range(3 if args[0] in WITHOUT_TORCH else 1)]
+    commands = [args for args in list_commands(artifacts) for _ in range(5 if args[0] in WITHOUT_TORCH else 1)]
+    rng.shuffle(commands)
     references: dict[tuple[str, ...], Reference] = {}
     for number in range(count):
         args = commands[number % len(commands)]

@@ -20,22 +20,23 @@ from tests.attacks.stages import list_stages
 from tests.support.cli import SMALL
 from tests.support.texts import make_english_text
 
-CASES = 45
+CASES = 60
+ORDER = (0, 0, 0, 1, 2)  # of the commands: `prepare` starts in a fraction of the time of those that import torch
 WARNING, GIVEN_UP = "was killed (SIGKILL, often for lack of memory)", "workers have died at the same work"
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
     rng = random.Random(seed)
     text = work / "text.txt"
-    text.write_text(make_english_text(20_000), encoding="utf-8")
+    text.write_text(make_english_text(5_000), encoding="utf-8")
     commands = (
         ["prepare", f"texts={text}", f"tokenizer={artifacts.tokenizer}", "workers=2", "out=o"],
-        ["pretrain", f"corpus={artifacts.corpus}", *SMALL, "train.steps=40", "train.workers=2", "train.device=cpu", "out=o"],
+        ["pretrain", f"corpus={artifacts.corpus}", *SMALL, "train.steps=16", "train.workers=2", "train.device=cpu", "out=o"],
         [*next(list(stage.words) for stage in list_stages(artifacts) if stage.name == "suite"), "seeds=0,1", "jobs=2", "out=o"],
     )
     references: dict[int, Reference] = {}
     for number in range(count):
-        index = number % len(commands)
+        index = ORDER[number % len(ORDER)]
         args, folder = commands[index], work / str(number)
         if index not in references:
             references[index] = disturbances.run_reference(args, work / f"reference-{index}")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bertsmith.config import from_dict, to_dict
 from bertsmith.errors import UserError
+from bertsmith.tasks import token_classification
 from bertsmith.tasks.conll_files import Sentence
 from bertsmith.tasks.scorers.conlleval import get_entities
 from bertsmith.tasks.sequences import max_context_window
@@ -184,6 +185,17 @@ def test_token_classification_windows_take_time_in_proportion_to_the_words(token
         assert len(task.encode([example], tokenizer, 16).input_ids) > count // 20
         seconds.append(time.process_time() - start)
     assert seconds[1] < 20 * seconds[0]  # 8 times as many words; 40 times as long and more, if it were quadratic
+
+
+@pytest.mark.parametrize(
+    ("row", "length"), [({"text": '"' * 11}, "11 words"), ({"tokens": ["a"] * 11}, "11 words"), ({"text": "a" * 99}, "99 char")]
+)
+def test_token_classification_of_a_text_that_is_too_long_is_refused(tmp_path, monkeypatch, row, length):
+    monkeypatch.setattr(token_classification, "MAX_WORDS", 10)
+    monkeypatch.setattr(token_classification, "MAX_CHARACTERS", 98)
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=r"rows\.jsonl, line 1: a text of " + length):
+        list(TokenClassification(labels=("B-X", "O")).read_requests(tmp_path / "rows.jsonl"))
 
 
 def test_max_context_window():

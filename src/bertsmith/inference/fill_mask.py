@@ -120,12 +120,11 @@ class FillMask:
             raise UserError(f"{str(text)[:80]} is not a text; give one text with a mask")
         if not isinstance(top_k, int) or top_k < 1:
             raise UserError(f"top_k={top_k} is not a number of tokens; give 1 or more")
-        ids = self._add_special_tokens(self.tokenizer.encode_with_mask(text))
-        positions = np.flatnonzero(ids == self.tokenizer.mask_token_id).tolist()
-        if not positions:
-            mask_token = self.tokenizer.id_to_token[self.tokenizer.mask_token_id]
+        mask_token = self.tokenizer.id_to_token[self.tokenizer.mask_token_id]
+        if mask_token not in text:  # before a long text is encoded, which takes memory
             raise UserError(f"{text[:80]!r} has no {mask_token} to fill, and the model was not fine-tuned for a task")
-        return ids, positions
+        ids = self._add_special_tokens(self.tokenizer.encode_with_mask(text))
+        return ids, np.flatnonzero(ids == self.tokenizer.mask_token_id).tolist()
 
     def _add_special_tokens(self, ids: Sequence[int]) -> Ints:
         return np.array([self.tokenizer.cls_token_id, *ids, self.tokenizer.sep_token_id], np.int64)

@@ -43,6 +43,7 @@ from .words import TokenSubwords, document_context, document_keys, encode_words,
 
 IGNORE_INDEX = -100  # target of a subword without a label, ignored by the loss
 OUTSIDE = "O"
+MAX_CHARACTERS, MAX_WORDS = 2_000_000, 500_000  # of a text: a word and its answer take more than a kilobyte of memory
 
 IntArray = NDArray[np.int64]
 
@@ -308,9 +309,13 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         """A row with `tokens`, or with a raw `text` to be split into tokens; a line of a .txt is a raw text."""
         special_tokens = self.fill_template(row.get_cell)
         if row.get("tokens") is None and isinstance(text := row.get("text"), str):
-            return replace(sentence_from_text(text)[0], text=text, id=row.id, special_tokens=special_tokens)
+            _check_length(row, text, "characters", MAX_CHARACTERS)
+            sentence = sentence_from_text(text)[0]
+            _check_length(row, sentence.tokens, "words", MAX_WORDS)
+            return replace(sentence, text=text, id=row.id, special_tokens=special_tokens)
         if not isinstance(tokens := row.require("tokens"), list) or not all(isinstance(token, str) for token in tokens):
             raise row.error("tokens is not a list of texts")
+        _check_length(row, tokens, "words", MAX_WORDS)
         location: dict[str, Any] = {"source": str(row.path), "line": row.line, "id": row.id}
         return Sentence(tokens=tuple(tokens), special_tokens=special_tokens, **location)
 
@@ -402,6 +407,11 @@ class TokenClassification(TemplateTask, frozen=True, tag="tag"):
         if are_span_tags(self.labels):
             return get_entities(tags)
         return [Entity(index, index + 1, tag) for index, tag in enumerate(tags) if tag != OUTSIDE]
+
+
+def _check_length(row: ExampleRow, text: Sequence[str], unit: str, limit: int) -> None:
+    if len(text) > limit:
+        raise row.error(f"a text of {len(text):,} {unit}; at most {limit:,} are tagged at once: split it")
 
 
 def _text_with_offsets(sentence: Sentence) -> tuple[str, list[tuple[int, int]]]:
