@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
-from tests.support.cli import run_cli, run_cli_error, run_cli_json
+from tests.support.cli import kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
 from tests.support.rows import classification_row, write_jsonl
 
@@ -24,19 +24,23 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch):
+    monkeypatch.setattr("bertsmith.compression.search.run.ROUNDS", 1)
+
+
 def words(folder, out, *settings):
     data = [f"data.train={folder / 'train.jsonl'}", f"data.dev={folder / 'dev.jsonl'}"]
     return ["compress", f"model={folder / 'mood'}", *data, *TRAIN, f"out={folder / out}", *settings]
 
 
 def test_the_smallest_that_passes_is_written_and_answers(folder):
-    result = run_cli_json(*words(folder, "small", "gate=0.01", "precision=fp32"))
+    result = run_cli_json(*words(folder, "small", "gate=0.01", "precision=fp32", "num_hidden_layers=[]"))
     assert result["created"] and result["metric"] == "accuracy"
     artifacts = {artifact["folder"]: artifact for artifact in result["artifacts"]}
-    assert [*artifacts] == ["original-fp32", "pruned-50-fp32", "1-layers-fp32", "1-layers-pruned-50-fp32"]
+    assert [*artifacts] == ["original-fp32", "pruned-50-fp32"]
     assert artifacts["original-fp32"]["kept"] == 1 and artifacts["original-fp32"]["faster"] == 1
-    smallest = min(artifacts.values(), key=lambda artifact: artifact["bytes"])
-    assert result["chosen"] == smallest["folder"] == "1-layers-pruned-50-fp32"
+    assert result["chosen"] == "pruned-50-fp32" and artifacts["pruned-50-fp32"]["smaller"] > 1
     for artifact in artifacts.values():
         low, high = artifact["score"]["confidence_interval"]
         assert low <= artifact["score"]["value"] <= high
@@ -46,8 +50,8 @@ def test_the_smallest_that_passes_is_written_and_answers(folder):
     assert bertsmith.load(model)("people")["label"] in ("good", "bad") and run_cli_json("verify", f"folder={model}")["intact"]
     assert json.loads((model / "card.json").read_text())["compression"]["folder"] == result["chosen"]
     assert json.loads((folder / "small" / "front.json").read_text())["chosen"] == result["chosen"]
-    assert "1 layer, 50 % pruned" in (folder / "small" / "front.html").read_text()
-    again = run_cli_json(*words(folder, "small", "gate=0.01", "precision=fp32"))
+    assert "original, 50 % pruned" in (folder / "small" / "front.html").read_text()
+    again = run_cli_json(*words(folder, "small", "gate=0.01", "precision=fp32", "num_hidden_layers=[]"))
     assert not again["created"] and again["artifacts"] == result["artifacts"]
 
 
@@ -60,6 +64,17 @@ def test_the_gate_refuses_and_a_lower_gate_uses_what_was_trained(folder):
     before = (out / "search" / "1-layers" / "card.json").stat().st_mtime_ns
     result = run_cli_json(*words(folder, "refused", "gate=0.01", *settings, "train.learning_rate=5"))
     assert result["chosen"] == "1-layers-fp32" and (out / "search" / "1-layers" / "card.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_a_killed_search_goes_on_where_it_was(folder):
+    settings = ["gate=0.01", "num_hidden_layers=1", "precision=fp32", "train.steps=12", "train.save_every=2"]
+    whole = run_cli_json(*words(folder, "whole", *settings))
+    kill_cli_when_exists(*words(folder, "killed", *settings), until=folder / "killed/search/1-layers/state/step-2")
+    output = run_cli(*words(folder, "killed", *settings), "--json")
+    assert "resuming from" in output.stderr
+    scores = [[one["score"] for one in result["artifacts"]] for result in (whole, json.loads(output.stdout))]
+    assert scores[0] == scores[1]
 
 
 @pytest.mark.parametrize(("settings", "message"), [

@@ -20,7 +20,6 @@ from ...inference.predictor import load
 from ...processes import WorkerPool
 from ...reading import open_regular
 
-ROUNDS = 3
 MAX_SINGLE, MAX_BATCHED = 200, 512  # examples answered in a round, one by one and in batches
 MAX_SECONDS = 10.0  # of each in a round; a slow model answers fewer
 MIN_SINGLE, MIN_BATCHES = 20, 2
@@ -48,7 +47,7 @@ class _Round:
     peak_memory: int
 
 
-def measure_all(folders: Sequence[Path], backend: Backend, examples: Sequence[Any], rounds: int = ROUNDS) -> list[Measured]:
+def measure_all(folders: Sequence[Path], backend: Backend, examples: Sequence[Any], rounds: int) -> list[Measured]:
     """The costs of each folder, which take turns: percentiles over all rounds, the median throughput, the highest memory."""
     results: list[list[_Round]] = [[] for _ in folders]
     for _ in range(rounds):

@@ -25,6 +25,7 @@ from .measure import measure_all
 from .page import render_page
 from .recipe import CompressRecipe, check_recipe, compress_identity
 
+ROUNDS = 3  # of measurements, in which every artifact has its turn
 MODEL, SEARCH, FRONT, PAGE = "model", "search", "front.json", "front.html"  # in the output folder
 
 
@@ -76,7 +77,7 @@ class _Search:
                 ]
         folders = [self._artifact_folder(one.candidate) for one in scored]
         self.console.info(f"measuring {len(folders)} artifacts")
-        costs = measure_all(folders, self.recipe.format, self.setup.examples.dev)
+        costs = measure_all(folders, self.recipe.format, self.setup.examples.dev, ROUNDS)
         front = Front(
             self.metric, self.recipe.gate,
             [Artifact(*one, cost) for one, cost in zip(scored, costs, strict=True)], tuple(self.omitted),
