@@ -1148,6 +1148,8 @@ class TextSimilarity(TypedDict, total=False):
     """training pairs of a .txt: each line with itself (SimCSE), with the next, or the first two of each document"""
     matryoshka_dims: Sequence[int] | int
     """sizes to which embeddings can be truncated: (64, 128, 256); the loss is the sum over them and all"""
+    projection: int | None
+    """size of a linear layer after the pooling, trained with the rest; at first the identity; none: no layer"""
     mini_batch_tokens: int
     """training: larger batches are encoded in parts of so many tokens, twice, with the same gradients (GradCache)"""
     center: bool

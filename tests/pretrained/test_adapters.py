@@ -70,6 +70,17 @@ def test_mean_embedding_of_the_training_texts_is_subtracted(ships, mine):
     assert again.model.config.heads == model.model.config.heads  # in the bias that was there
 
 
+def test_projection_is_trained_from_the_identity(ships):
+    train_adapter("projected", task={"kind": "similar", "projection": 24, "center": True})
+    weights = read_arrays(Path("projected"))
+    weight = weights["heads.embedding.layers.0.weight"]
+    assert weight.shape == (24, 32) and 0.01 < np.abs(weight - np.eye(24, 32)).max() < 0.5
+    model = bertsmith.load("projected", precision="fp32")
+    assert model.embed(TEXTS).shape == (3, 24) and len(model.model.config.heads["embedding"].layers) == 1
+    with pytest.raises(UserError, match="has dense layers already"):
+        train_adapter("twice", model="projected", lora=None, task={"kind": "similar", "projection": 24})
+
+
 def test_dimensions_truncate_and_normalize(ships, mine):
     model = bertsmith.load(mine, precision="fp32")
     vectors, short = model.embed(TEXTS), model.embed(TEXTS, dimensions=8)

@@ -27,7 +27,7 @@ from ..inference.engines.torch import TorchEngine
 from ..inference.predictor import Predictor
 from ..model import checkpoint, lora
 from ..model.batch import Inputs
-from ..model.heads.embedding import EMBEDDING_HEAD, subtract_mean
+from ..model.heads.embedding import EMBEDDING_HEAD, init_identity, subtract_mean
 from ..model.model import Model, ModelConfig, build_model
 from ..objectives import regularizers
 from ..objectives.contrastive import Contrastive
@@ -60,7 +60,7 @@ from .recipe import FinetuneRecipe, check_recipe, finetune_identity, name_rows
 from .seeds import run_seeds
 from .setup import add_special_tokens, build_new_model, build_param_schedule, freeze
 
-MEAN_EXAMPLES = 10_000  # whose mean embedding task.center subtracts
+MEAN_EXAMPLES = 1000  # whose mean embedding task.center subtracts
 
 
 class FinalScores(NamedTuple):
@@ -308,6 +308,8 @@ def _build_config(
         {regularizers.LM_HEAD: regularizers.auxiliary_lm_head(base.config.heads)} if recipe.aux_lm_weight else {}
     )
     if isinstance(objective, Contrastive) and EMBEDDING_HEAD in base.config.heads:  # an imported model is trained further
+        if heads:
+            raise UserError(f"task.projection={recipe.task.projection}: this model has dense layers already; leave it out")  # type: ignore[union-attr]
         heads |= {EMBEDDING_HEAD: base.config.heads[EMBEDDING_HEAD]}
     return ModelConfig(encoder=encoder, vocab_size=vocabulary, heads=heads)
 
@@ -331,8 +333,10 @@ def _init_model(
         seq2seq.init_from_base(recipe, model, base, console)
     if recipe.aux_lm_weight and not recipe.random_init:
         regularizers.init_auxiliary_lm_head(model, base)
-    if EMBEDDING_HEAD in config.heads and not recipe.random_init:
+    if EMBEDDING_HEAD in base.heads and EMBEDDING_HEAD in config.heads and not recipe.random_init:
         model.heads[EMBEDDING_HEAD].load_state_dict(base.heads[EMBEDDING_HEAD].state_dict())
+    elif EMBEDDING_HEAD in config.heads:
+        init_identity(model.heads[EMBEDDING_HEAD])
     if recipe.lora:
         lora.inject_adapters(model, recipe.lora, recipe.seed)
     freeze(model, recipe.freeze)

@@ -2,7 +2,7 @@
 
 config.json records `adapter`: the base model (`base`), the SHA-256 of its weights and the scaling of the updates.
 adapter.safetensors has lora_A and lora_B of each updated matrix in float16, and every other weight that the base's encoder
-does not have: heads, and what was trained as a whole.
+does not have: heads, and what was trained as a whole, in float16 too if that is exact.
 """
 
 import hashlib
@@ -73,7 +73,8 @@ def merge_weights(
 
     A fused matrix of n parts has an update for each: A (n * r, in), B (n, out / n, r).
     """
-    own = {name: array for name, array in adapter.items() if not name.endswith((A_SUFFIX, B_SUFFIX))}
+    own = {name: np.asarray(array, np.float32) if array.dtype == np.float16 else array
+           for name, array in adapter.items() if not name.endswith((A_SUFFIX, B_SUFFIX))}  # fmt: skip
     merged = {name: array for name, array in base.items() if name.startswith(BASE_PREFIX)} | own
     for name in sorted({name.rpartition(":")[0] for name in adapter.keys() - own.keys()}):
         down, up, weight = adapter.get(name + A_SUFFIX), adapter.get(name + B_SUFFIX), merged.get(name)

@@ -70,7 +70,8 @@ def adapter_writer(
         for name, weight in model.state_dict().items():
             is_same = name.startswith(BASE_PREFIX) and name in base_weights and torch.equal(weight.cpu(), base_weights[name])
             if not is_same and name + A_SUFFIX not in weights:
-                weights[name] = weight.detach().cpu().contiguous()
+                weight = weight.detach().cpu().contiguous()
+                weights[name] = half if torch.equal((half := weight.half()).float(), weight) else weight
         name = base.name if shipped.find_folder(base.name) == base else os.path.relpath(base.absolute(), folder.absolute())
         values = {"base": name, "base_sha256": hash_weights(list_weight_files(base)), "scaling": update.scaling}
         provenance = provenance | {"tokenizer_fingerprint": tokenizer.fingerprint}

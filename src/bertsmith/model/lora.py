@@ -73,8 +73,13 @@ class LoraUpdate(NamedTuple):
 
 @torch.no_grad()
 def extract_update(model: Model) -> LoraUpdate:
-    """The updates in float16, to which the model's own are rounded, so that it answers as what is loaded again does."""
+    """The updates in float16, to which the model's own are rounded, so that it answers as what is loaded again does.
+
+    The weights of heads are rounded too: they are stored in float16 then.
+    """
     update, scaling = dict[str, Tensor](), 0.0
+    for parameter in model.heads.parameters():
+        parameter.copy_(parameter.half())
     for name, module in model.named_modules():
         if isinstance(module, LoRALinear):
             scaling = module.scaling

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..model.batch import Inputs
 from ..model.heads import HeadConfig
-from ..model.heads.embedding import EMBEDDING_HEAD
+from ..model.heads.embedding import EMBEDDING_HEAD, DenseConfig, EmbeddingHeadConfig
 from ..model.model import Model
 from ..model.packing import Layout
 from ..tasks import TextSimilarity
@@ -31,8 +31,8 @@ class Contrastive:
 
     The positive is the same text under another dropout mask, or the second text of a pair; a third text (`negative`) is a
     hard negative. Pairs with scores are trained by the squared error of their cosine instead. With `task.matryoshka_dims` the
-    loss is the sum of those of the first d dimensions, for each d, and of all. There is no head, but for dense layers
-    (`task.center`, an imported model). In-batch negatives come from one micro-batch: train.batch_tokens adds some,
+    loss is the sum of those of the first d dimensions, for each d, and of all. The only heads are dense layers
+    (`task.projection`, `task.center`, an imported model). In-batch negatives come from one micro-batch: train.batch_tokens adds some,
     train.gradient_accumulation_steps does not; a batch of more than task.mini_batch_tokens is encoded in parts.
     """
 
@@ -41,7 +41,10 @@ class Contrastive:
     task: TextSimilarity
 
     def heads(self) -> dict[str, HeadConfig]:
-        return {}
+        if self.task.projection is None:
+            return {}
+        layer = DenseConfig(out_features=self.task.projection, activation="none")
+        return {EMBEDDING_HEAD: EmbeddingHeadConfig(layers=(layer,))}
 
     def build_batches(
         self, encoded: EncodedExamples, batch_tokens: int, seed: int, is_prefix_lm: bool = False

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal
 
 from ..rng import Stream, randint, random_bits
@@ -44,7 +44,7 @@ def _pair_title(document: "list[SimilarityExample]") -> "Iterator[SimilarityExam
 
 def _pair_neighbors(document: "list[SimilarityExample]") -> "Iterator[SimilarityExample]":
     """The hard negative is a pure function of the line's number and the length of its document."""
-    for i, (first, second) in enumerate(zip(document, document[1:], strict=False)):
+    for i, (first, second) in enumerate(pairwise(document)):
         before, after = max(0, i - MIN_DISTANCE + 1), min(len(document), i + 1 + MIN_DISTANCE)  # of the lines to choose from
         if num_candidates := before + len(document) - after:
             chosen = int(randint(random_bits(0, Stream.SENTENCE_NEGATIVES, first.line), num_candidates))

@@ -54,6 +54,9 @@ class TextSimilarity(Task, frozen=True, tag="similar"):
     matryoshka_dims: Annotated[
         tuple[PosInt, ...], "sizes to which embeddings can be truncated: (64, 128, 256); the loss is the sum over them and all"
     ] = ()
+    projection: Annotated[
+        PosInt | None, "size of a linear layer after the pooling, trained with the rest; at first the identity; none: no layer"
+    ] = None
     mini_batch_tokens: Annotated[
         PosInt, "training: larger batches are encoded in parts of so many tokens, twice, with the same gradients (GradCache)"
     ] = 16384

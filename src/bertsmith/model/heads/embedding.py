@@ -55,6 +55,13 @@ class EmbeddingHead(nn.Module):
         return vectors
 
 
+def init_identity(head: nn.Module) -> None:
+    """Make the last dense layer the identity (of its first dimensions, where the sizes differ)."""
+    layer = head.layers[-1]  # type: ignore[index]
+    nn.init.eye_(layer.weight)
+    nn.init.zeros_(layer.bias)
+
+
 @torch.no_grad()
 def subtract_mean(model: "Model", mean: Tensor) -> None:
     """Subtract `mean` (embedding size,) from the model's embeddings: in the bias of its last dense layer, if that is linear,
@@ -67,8 +74,7 @@ def subtract_mean(model: "Model", mean: Tensor) -> None:
         module = EmbeddingHead(head, model.config.encoder.hidden_size).to(device).eval()
         if layers:
             module.load_state_dict(model.heads[EMBEDDING_HEAD].state_dict(), strict=False)
-        nn.init.eye_(module.layers[-1].weight)  # type: ignore[arg-type]
-        nn.init.zeros_(module.layers[-1].bias)  # type: ignore[arg-type]
+        init_identity(module)
         model.heads[EMBEDDING_HEAD] = module
         model.config = msgspec.structs.replace(model.config, heads=model.config.heads | {EMBEDDING_HEAD: head})
     bias = model.heads[EMBEDDING_HEAD].layers[-1].bias  # type: ignore[union-attr, index]
