@@ -86,4 +86,4 @@ def test_the_page_says_what_was_chosen_or_that_nothing_was():
     assert "3 layers, int8" in page and "the smallest that keeps 98.0%" in page and "<script" not in page
     assert page.count("<svg") >= 2
     refused = render_page(front(PRUNED, gate=0.98), "out/mood").decode()
-    assert "no model was written" in refused and "3 layers, 50 % pruned, int8, keeps 93.3%" in refused
+    assert "no model was written" in refused and "3 layers, 50% pruned, int8, keeps 93.3%" in refused

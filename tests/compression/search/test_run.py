@@ -50,7 +50,7 @@ def test_the_smallest_that_passes_is_written_and_answers(folder):
     assert bertsmith.load(model)("people")["label"] in ("good", "bad") and run_cli_json("verify", f"folder={model}")["intact"]
     assert json.loads((model / "card.json").read_text())["compression"]["folder"] == result["chosen"]
     assert json.loads((folder / "small" / "front.json").read_text())["chosen"] == result["chosen"]
-    assert "original, 50 % pruned" in (folder / "small" / "front.html").read_text()
+    assert "original, 50% pruned" in (folder / "small" / "front.html").read_text()
     again = run_cli_json(*words(folder, "small", "gate=0.01", "precision=fp32", "num_hidden_layers=[]"))
     assert not again["created"] and again["artifacts"] == result["artifacts"]
 

@@ -34,7 +34,7 @@ class Trained:
     def describe(self) -> str:
         count = self.num_hidden_layers
         layers = "original" if count is None else f"{count} layer{'s' * (count > 1)}"
-        return f"{layers}, {100 * self.amount:g} % pruned" if self.amount else layers
+        return f"{layers}, {100 * self.amount:g}% pruned" if self.amount else layers
 
 
 class Candidate(NamedTuple):

@@ -75,19 +75,32 @@ class Front:
 
     def header(self) -> tuple[str, ...]:
         score = display_name(self.metric)
-        return ("", score, "95% interval", "kept", "MB", "RAM MB", "p50 ms", "p99 ms", "examples/s", "smaller", "faster", "")
+        return (
+            "",
+            score,
+            "95% interval",
+            "kept",
+            "MB",
+            "RAM MB",
+            "p50 ms",
+            "p99 ms",
+            "examples/s",
+            "smaller",
+            "faster",
+            "front",
+            "gate",
+        )
 
     def row(self, artifact: Artifact) -> tuple[str, ...]:
         """Cells of a table."""
         cost, score = artifact.cost, artifact.score
-        marks = ["front"] * self.is_optimal(artifact) + ["chosen"] * (artifact is self.chosen)
-        marks += ["below the gate"] * (not self.passes(artifact))
+        gate = "chosen" if artifact is self.chosen else "passes" if self.passes(artifact) else "below"
         low, high = (format_score(self.metric, bound).removesuffix("%") for bound in (score.low, score.high))
         return (
             artifact.name, format_score(self.metric, score.value), f"{low} – {high}", f"{artifact.kept:.1%}",
             f"{cost.bytes / 1e6:.1f}", f"{cost.peak_memory / 1e6:.0f}", f"{1000 * cost.latency_p50:.2f}",
             f"{1000 * cost.latency_p99:.2f}", f"{cost.throughput:,.0f}", f"{self.shrinkage(artifact):.1f}x",
-            f"{self.speedup(artifact):.1f}x", ", ".join(marks),
+            f"{self.speedup(artifact):.1f}x", "yes" if self.is_optimal(artifact) else "", gate,
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,9 @@ from ...reports.charts import LabeledPoint, scatter_chart
 from ...reports.html import Section, note, render, render_document, section
 from .front import Artifact, Front
 
-COLORS = {"fp32": "one", "int8": "two"}
+SCORE_COLUMNS = ("95% interval", "kept", "MB", "smaller", "gate")
+COST_COLUMNS = ("p50 ms", "p99 ms", "faster", "examples/s", "RAM MB", "front")
+COLORS, CHOSEN_COLOR = {"fp32": "one", "int8": "two"}, "three"
 NOTES = (
     "Score: on the dev examples, computed by the exported graph, with its 95 % bootstrap interval. Kept: share of the score of "
     "the original in fp32.",
@@ -22,7 +24,11 @@ NOTES = (
 def render_page(front: Front, model: str) -> bytes:
     """The page as a complete HTML file."""
     lead = f"{model} · {len(front.artifacts)} artifacts · {display_name(front.metric)} · gate {front.gate:.0%}"
-    parts = [_choice_section(front), _table_section(front), _plot_section(front)]
+    parts = [
+        _choice_section(front), _plot_section(front),
+        section("Scores and sizes", _table(front, SCORE_COLUMNS), note(NOTES[0])),
+        section("Speed and memory", _table(front, COST_COLUMNS), *(note(text) for text in NOTES[1:])),
+    ]  # fmt: skip
     if front.omitted:
         rows = [(omitted.name, omitted.reason) for omitted in front.omitted]
         parts.append(section("Left out", render("macros", "table", rows=rows, header=("candidate", "reason"))))
@@ -49,10 +55,20 @@ def _choice_section(front: Front) -> Section:
     return section("Choice", render("macros", "tiles", facts=facts))
 
 
-def _table_section(front: Front) -> Section:
-    rows = [front.row(artifact) for artifact in front.artifacts]
-    table = render("macros", "table", rows=rows, header=front.header())
-    return section("Artifacts", table, *(note(text) for text in NOTES))
+def _table(front: Front, columns: tuple[str, ...]) -> Markup:
+    """These columns of the front's table; with those of the score also the score itself."""
+    header = ("", display_name(front.metric), *front.header()[2:])
+    indices = [0, *([1] if columns is SCORE_COLUMNS else []), *(header.index(name) for name in columns)]
+    rows = [tuple(_to_cell(front.row(artifact)[index]) for index in indices) for artifact in front.artifacts]
+    return render("macros", "table", rows=rows, header=[header[index] for index in indices])
+
+
+def _to_cell(text: str) -> str | float:
+    """Numbers as such, so that they are aligned."""
+    try:
+        return float(text.replace(",", "").removesuffix("x"))
+    except ValueError:
+        return text
 
 
 def _plot_section(front: Front) -> Section:
@@ -60,7 +76,7 @@ def _plot_section(front: Front) -> Section:
         _plot(front, "latency, median of one text", "milliseconds", lambda artifact: 1000 * artifact.cost.latency_p50),
         _plot(front, "size", "MB", lambda artifact: artifact.cost.bytes / 1e6),
     ]
-    legend = note("Blue: fp32, orange: int8. Error bars: 95 % intervals. Up and to the left is better.")
+    legend = note("Blue: fp32, orange: int8, green: the chosen one. Error bars: 95 % intervals. Up and to the left is better.")
     return section("Front", legend, *plots)
 
 
@@ -73,7 +89,7 @@ def _plot(front: Front, name: str, unit: str, cost: Callable[[Artifact], float])
 def _point(front: Front, artifact: Artifact, x: float) -> LabeledPoint:
     score = artifact.score
     error = (score.high - score.low) / 2
-    color = COLORS[artifact.candidate.precision]
+    color = CHOSEN_COLOR if artifact is front.chosen else COLORS[artifact.candidate.precision]
     return LabeledPoint(artifact.name, x, _scale(front, score.value), color, _scale(front, error))
 
 
