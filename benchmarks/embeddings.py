@@ -4,9 +4,9 @@ python -m benchmarks embeddings suite=FILE.toml models=mini-en-embed,mini-en,FOL
                                 [queries=2000] [out=results.jsonl]
 
 A table of the suite names a file, relative to it: of pairs with scores (Spearman correlation of the cosine, times 100), or in
-SQuAD's JSON format (`kind = "retrieval"`), each question of which searches for its paragraph among those of the file (nDCG@10
-and MRR@10, times 100). A model is a shipped name or a folder that `bertsmith.load` opens, as the mean of its word vectors if it
-is a table of those.
+SQuAD's JSON format (`kind = "retrieval"`), where each answerable question searches for its paragraph among those of the file
+(nDCG@10 and MRR@10, times 100). A model is a shipped name or a folder that `bertsmith.load` opens, as the mean of its word
+vectors if it is a table of those.
 """
 
 import json
@@ -87,7 +87,8 @@ def measure_similarity(model: Any, path: Path, case: Case, size: int | None, max
 
 def measure_retrieval(model: Any, path: Path, case: Case, size: int | None, max_queries: int) -> dict[str, float]:
     """nDCG@10 and MRR@10 of the paragraph of each question, one relevant paragraph each."""
-    examples = [example for example in QuestionAnswering().read(path) if isinstance(example, QuestionAnsweringExample)]
+    rows = QuestionAnswering(no_answer=True).read(path)
+    examples = [example for example in rows if isinstance(example, QuestionAnsweringExample) and example.answers]
     numbers = {context: i for i, context in enumerate(dict.fromkeys(example.context for example in examples))}
     documents, order = list(numbers), np.random.default_rng(0).permutation(len(examples))[:max_queries]
     texts = [examples[i].question for i in order]

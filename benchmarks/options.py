@@ -102,7 +102,8 @@ BENCHMARKS = {
     "embeddings": Benchmark(
         "sentence embeddings as they come: similarity of pairs and retrieval, beside BM25",
         {"suite": "TOML file with one table per set (required), such as benchmarks/embeddings.toml",
-         "models": "shipped models and folders, comma-separated, and bm25 (required)", "cases": "sets of the suite; default: all",
+         "models": "shipped models and folders, comma-separated, and bm25 (required)",
+         "cases": "sets of the suite; default: all",
          "dimensions": "sizes to which vectors are truncated too, comma-separated", "queries": "of a retrieval set (2000)",
          "out": "file to which every result is appended"},
     ),

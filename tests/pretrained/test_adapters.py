@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 import torch
 
 import bertsmith
-from bertsmith.convert.onnx.shipped import write_graphs
+from bertsmith.config import from_dict
+from bertsmith.convert.shipping import ship_adapter
 from bertsmith.errors import UserError
 from bertsmith.model import checkpoint
 from bertsmith.model.folder import read_arrays, read_config, read_shapes
+from bertsmith.pretrained.card import CardFacts
+from tests.support.model_facts import write_facts
 from tests.support.rows import write_jsonl
 
 TEXTS = ["the people said", "one of these", "water"]
@@ -95,8 +99,13 @@ def test_dimensions_truncate_and_normalize(ships, mine):
 def test_graphs_take_the_merged_weights(ships, mine):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install bertsmith[onnx]")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install bertsmith[export]")
-    write_graphs(mine)
-    assert {"model.onnx", "embedding_head.onnx"} <= {path.name for path in mine.iterdir()}
+    facts = tomllib.loads(write_facts(Path()).read_text(encoding="utf-8"))
+    ship_adapter(mine, Path("shipped"), from_dict(CardFacts, facts))
+    mine = Path("shipped")
+    assert {"model.onnx", "embedding_head.onnx", "card.md"} <= {path.name for path in mine.iterdir()}
+    card = (mine / "card.md").read_text(encoding="utf-8")
+    assert "merged into those of tiny-en at load" in card and "model.fill" not in card and 'load("shipped")' in card
+    assert "identity" not in json.loads((mine / "card.json").read_text())
     by_torch, by_graph = (bertsmith.load(mine, backend=backend, precision="fp32") for backend in ("torch", "onnx"))
     np.testing.assert_allclose(by_graph.embed(TEXTS), by_torch.embed(TEXTS), atol=1e-4)
     assert by_graph.num_parameters == by_torch.num_parameters

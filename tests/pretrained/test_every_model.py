@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 import bertsmith
@@ -23,6 +24,10 @@ EXPECTED_WORDS = {  # texts, and words of which one should be among the top 10 p
         ("我们[MASK]去北京。", "就 要 再 也 想"),
     ],
 }
+RELATED = {  # a text, one that means the same, and one that shares more words with it
+    "mini-en-embed": ("How do I cook rice?", "What is the way to prepare rice?", "How do I sell my car?"),
+    "mini-zh-embed": ("怎么煮米饭？", "米饭如何煮", "怎么卖车？"),
+}
 every_model = pytest.mark.parametrize("name", shipped.list_names())
 
 
@@ -34,7 +39,8 @@ def test_shipped_model_is_at_most_26_megabytes(name):
 @every_model
 def test_shipped_model_matches_its_manifest(name):
     verify_manifest(shipped.ROOT / name)
-    required = {"config.json", "card.json", "card.md", "tokenizer.json", "model.safetensors", "manifest.json"}
+    weights = "adapter.safetensors" if name in RELATED else "model.safetensors"
+    required = {"config.json", "card.json", "card.md", "tokenizer.json", weights, "model.onnx", "manifest.json"}
     assert required <= {path.name for path in (shipped.ROOT / name).iterdir()}
 
 
@@ -47,10 +53,21 @@ def test_shipped_model_card_has_every_section(name):
     assert all(section.partition("\n")[2].strip() for section in sections[1:])
 
 
-@every_model
+@pytest.mark.parametrize("name", set(shipped.list_names()) & RELATED.keys())
+def test_shipped_model_embeds_sensibly(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = bertsmith.load(name, device="cpu")
+    assert not model.embed(RELATED[name][0], dimensions=64).shape[1:] and model.embed(RELATED[name][0]).shape == (512,)
+    for dimensions in (None, 128):
+        text, same, other = model.embed(RELATED[name], dimensions=dimensions)
+        cosine = lambda a, b: a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        assert cosine(text, same) > cosine(text, other) + 0.1
+
+
+@pytest.mark.parametrize("name", [name for name in shipped.list_names() if name not in RELATED])
 def test_shipped_model_fills_masks_sensibly(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert name in EXPECTED_WORDS, f"add expected words of {name} to EXPECTED_WORDS"
+    assert name in EXPECTED_WORDS, f"add expected words of {name} to EXPECTED_WORDS, or related texts to RELATED"
     model = bertsmith.load(name, device="cpu")
     for text, expected in EXPECTED_WORDS[name]:
         predicted = [prediction["token_str"] for prediction in model.fill(text, top_k=10)]

@@ -1,5 +1,6 @@
 """Export of a checkpoint with int8 weights (a quarter of the size) and a model card, the form in which models are shipped."""
 
+import math
 import re
 import shutil
 from pathlib import Path, PureWindowsPath
@@ -15,6 +16,7 @@ from ..inference.fill_mask import group_by_mask
 from ..inference.predictor import Predictor
 from ..model import checkpoint
 from ..model.batch import Inputs
+from ..model.folder import read_shapes
 from ..model.int8 import max_rounding_error
 from ..model.model import Model
 from ..model.packing import Layout
@@ -96,19 +98,24 @@ def _relative_difference(model: Model, other: Model, length: int = 64) -> float:
 
 def _render_card(name: str, facts: CardFacts, part: Path) -> str:
     model, tokenizer, card = checkpoint.load(part)
-    predictor = Predictor(TorchEngine(model, "fp32"), tokenizer, card)
-    return render_card(name, facts, _model_rows(model, part), _fill_examples(predictor, facts.examples))
+    predictor, size = (
+        Predictor(TorchEngine(model, "fp32"), tokenizer, card),
+        sum(path.stat().st_size for path in part.glob("model*.safetensors")),
+    )
+    rows = describe_model(part) | {"weights": f"{size / 1e6:.1f} MB: int8 with a float32 scale for each row"}
+    return render_card(name, facts, rows, _fill_examples(predictor, facts.examples))
 
 
-def _model_rows(model: Model, part: Path) -> dict[str, str]:
-    encoder, size = model.config.encoder, sum(path.stat().st_size for path in part.glob("model*.safetensors"))
+def describe_model(folder: Path) -> dict[str, str]:
+    """What the card says of the architecture."""
+    config = checkpoint.read_model_config(folder)
+    encoder, num_parameters = config.encoder, sum(map(math.prod, read_shapes(folder).values()))
     return {
-        "parameters": f"{sum(weight.numel() for weight in model.parameters()):,}",
+        "parameters": f"{num_parameters:,}",
         "shape": f"{encoder.num_hidden_layers} layers, hidden size {encoder.hidden_size}, "
         f"{encoder.max_position_embeddings} positions",
-        "vocabulary": f"{model.config.vocab_size:,} tokens",
-        "heads": ", ".join(model.config.heads) or "none",
-        "weights": f"{size / 1e6:.1f} MB: int8 with a float32 scale for each row",
+        "vocabulary": f"{config.vocab_size:,} tokens",
+        "heads": ", ".join(config.heads) or "none",
     }
 
 

@@ -32,8 +32,8 @@ class Contrastive:
     The positive is the same text under another dropout mask, or the second text of a pair; a third text (`negative`) is a
     hard negative. Pairs with scores are trained by the squared error of their cosine instead. With `task.matryoshka_dims` the
     loss is the sum of those of the first d dimensions, for each d, and of all. The only heads are dense layers
-    (`task.projection`, `task.center`, an imported model). In-batch negatives come from one micro-batch: train.batch_tokens adds some,
-    train.gradient_accumulation_steps does not; a batch of more than task.mini_batch_tokens is encoded in parts.
+    (`task.projection`, `task.center`, an imported model). In-batch negatives come from one micro-batch: train.batch_tokens
+    adds some, train.gradient_accumulation_steps does not; a batch of more than task.mini_batch_tokens is encoded in parts.
     """
 
     uses_pooler: ClassVar[bool] = False

@@ -53,9 +53,9 @@ def render_card(name: str, facts: CardFacts, model_rows: dict[str, str], fill_ex
 
 
 def _usage_section(name: str, fill_examples: FillExamples) -> str:
-    text = fill_examples[0][0] if fill_examples else "..."
-    lines = (f'model = bertsmith.load("{name}")', f"model.fill({dumps(text, ensure_ascii=False)})",
-             'model.embed(["one text", "another"])')  # fmt: skip
+    lines = [f'model = bertsmith.load("{name}")']
+    lines += [f"model.fill({dumps(text, ensure_ascii=False)})" for text, _ in fill_examples[:1]]
+    lines += ['model.embed(["one text", "another"])']
     code = "\n".join(["import bertsmith", "", *lines])
     shell = f"bertsmith finetune model={name} task=classify data.train=train.tsv data.dev=dev.tsv out=out/mine"
     blocks = [f"```python\n{code}\n```", f"```\n{shell}\n```"]
