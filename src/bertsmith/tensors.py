@@ -1,5 +1,7 @@
 """Tensors on disk in safetensors (no pickle), with readable errors for a full disk or a damaged file."""
 
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -7,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from .errors import UserError
+from .errors import UserError, explain_reason
 from .reading.arrays import read_tensor_headers
 from .writing import temp_path
 
@@ -25,7 +27,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
             raise UserError(f"no space left for {path}: {needed:,} bytes are needed, {free:,} are free; free some space "
                             "and run the "
                            "same command again to resume from the last checkpoint") from None  # fmt: skip
-        raise UserError(f"{path} cannot be written: {error}") from None
+        raise UserError(f"{path} cannot be written: {_explain(error)}") from None
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -34,4 +36,11 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:  # KeyError: a dtype that torch lacks
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {_explain(error)}") from None
+
+
+def _explain(error: Exception) -> str:
+    """Why a file could not be read or written, and a way out; Rust tells an error of the system as text."""
+    if match := re.search(r"\(os error (\d+)\)", str(error)):
+        error = OSError(int(match[1]), os.strerror(int(match[1])))
+    return explain_reason(error) if isinstance(error, OSError) else f"{error}; copy or create it again"
