@@ -9,6 +9,7 @@ from bertsmith.model.config import EncoderConfig
 from bertsmith.model.heads.electra_generator import GeneratorHeadConfig
 from bertsmith.model.model import Model, ModelConfig, build_model
 from bertsmith.model.packing import Layout
+from bertsmith.train.optim import build_param_groups
 from tests.support.models import SMALL_ENCODER
 
 
@@ -50,3 +51,14 @@ def test_electra_generator_samples_from_its_softmax(model):
     frequencies = torch.bincount(generator.sample(hidden_states, model.encoder), minlength=30) / 40_000
     assert (frequencies - probs).abs().max() < 5 * (0.25 / 40_000) ** 0.5
     assert torch.equal(generator.sample(hidden_states, model.encoder), generator.sample(hidden_states, model.encoder))
+
+
+def test_electra_generator_has_its_linear_layers_trained_by_muon(model):
+    """Its blocks are an encoder, though the model keeps them among its heads."""
+    names = {weight: name for name, weight in model.named_parameters()}
+    matrices = [names[weight] for group in build_param_groups(model, 0.1) if group["matrices"] for weight in group["params"]]
+    blocks = {name for name in matrices if name.startswith("heads.generator.")}
+    assert blocks and all(".stack." in name for name in blocks)
+    assert {name.removeprefix("heads.generator.") for name in blocks} == {
+        name.removeprefix("encoder.") for name in matrices if name.startswith("encoder.stack.")
+    }
