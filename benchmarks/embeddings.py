@@ -117,17 +117,18 @@ class BM25:
     def __init__(self, documents: Sequence[str]) -> None:
         counts = [Counter(split_words(text)) for text in documents]
         self.lengths = np.array([sum(count.values()) for count in counts], float)
-        self.postings: dict[str, list[tuple[int, int]]] = {}
+        postings: dict[str, list[tuple[int, int]]] = {}
         for i, count in enumerate(counts):
             for word, frequency in count.items():
-                self.postings.setdefault(word, []).append((i, frequency))
+                postings.setdefault(word, []).append((i, frequency))
+        self.postings = {word: np.array(rows).T for word, rows in postings.items()}  # documents, and frequencies in them
 
     def score(self, query: str) -> NDArray[np.float64]:
         """(documents,): sum over words of idf * tf * (k1 + 1) / (tf + k1 * (1 - b + b * length / mean length))."""
         scores, norm = np.zeros(len(self.lengths)), K1 * (1 - B + B * self.lengths / self.lengths.mean())
         for word in split_words(query):
             if word in self.postings:
-                documents, frequencies = np.array(self.postings[word]).T
+                documents, frequencies = self.postings[word]
                 idf = np.log(1 + (len(scores) - len(documents) + 0.5) / (len(documents) + 0.5))
                 scores[documents] += idf * frequencies * (K1 + 1) / (frequencies + norm[documents])
         return scores
