@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -234,7 +235,7 @@ def list_unsealed(folder: Path) -> list[str]:
 def checksum(path: Path) -> str:
     """SHA-256 of a file, in hex."""
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
 
 
 def content_hash(path: Path) -> str:

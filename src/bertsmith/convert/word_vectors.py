@@ -36,7 +36,7 @@ def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | No
         identity = fingerprint([lowercase, *files.values()])
         if is_new:
             tokenizer = build_tokenizer(vectors.words, lowercase, str(source))
-            result = {
+            result: dict[str, Any] = {
                 "family": "vectors", "vocab_size": len(tokenizer), "vector_size": vectors.vector_size,
                 "words": len(vectors), "reachable_words": count_reachable_words(tokenizer, vectors.words),
             }  # fmt: skip
@@ -48,7 +48,7 @@ def import_vectors(recipe: Config, source: Path, out: Path, lowercase: bool | No
             console.info(f"{out} already exists, converted from the same file")
     result = read_result(out)
     console.info(f"{out}: {result['words']:,} words, {result['vector_size']} dimensions")
-    if unreachable := result["words"] - result["reachable_words"]:
+    if unreachable := int(result["words"]) - int(result["reachable_words"]):
         console.info(
             f"{unreachable:,} of them contain punctuation or spaces, at which the tokenizer splits text: they never occur in "
             "encoded text, but you can look them up"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..tasks.sequences import encode_texts
@@ -189,7 +190,7 @@ class FillMask:
         return self.tokenizer.decode([int(i) for i in ids if not (skip_special_tokens and is_special[i])])
 
 
-def log_softmax(logits: Floats) -> Floats:
+def log_softmax(logits: NDArray[Any]) -> NDArray[Any]:
     """Log-probabilities along the last axis."""
     shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,7 +121,9 @@ class Predictor:
             engine, search = self.require_torch("text generation"), self.generation_config
             from .text_generation import generate_targets
 
-            return list(generate_targets(engine, self.tokenizer, task, encoded.input_ids, search, batch_tokens))
+            return list(
+                generate_targets(engine, self.tokenizer, cast("Seq2Seq", task), encoded.input_ids, search, batch_tokens)
+            )
         unlabelled = EncodedExamples(encoded.input_ids, encoded.token_type_ids, encoded.example_index, {}, encoded.metadata)
         return self.engine.task_outputs(task, unlabelled, batch_tokens)
 
@@ -252,8 +254,9 @@ class Predictor:
         task, target_list = self.require_task(), None if targets is None else as_text_list(targets)[0]
         if task.head_type != "lm":
             raise UserError(f"alignments are between source and target; task={task.__struct_config__.tag} has no target text")
-        arguments = (engine, self.tokenizer, task, text_list, target_list, self.max_length)
-        results = compute_alignments(*arguments, batch_tokens)
+        results = compute_alignments(
+            engine, self.tokenizer, cast("Seq2Seq", task), text_list, target_list, self.max_length, batch_tokens
+        )
         return results[0] if is_single else results
 
     def nearest(

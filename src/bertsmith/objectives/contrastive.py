@@ -93,7 +93,7 @@ class Contrastive:
         for embeddings in (outputs, teacher_outputs):
             sides = F.normalize(embeddings.float(), dim=-1).unflatten(0, tuple(batch.targets["texts"].shape))
             cosines.append((sides[:, :1] * sides[:, 1:]).sum(-1))
-        return F.mse_loss(*cosines, reduction="none").mean(-1).sum()
+        return F.mse_loss(cosines[0], cosines[1], reduction="none").mean(-1).sum()
 
     def loss_from_embeddings(self, embeddings: Tensor, batch: Batch[Inputs]) -> Loss:
         """Loss summed over examples. embeddings: (examples * sides, hidden_size)."""

@@ -71,9 +71,8 @@ def read_tensor_headers(path: Path) -> dict[str, TensorHeader]:
     header.pop("__metadata__", None)
     headers, end = dict[str, TensorHeader](), 0
     for name, entry in sorted(header.items(), key=lambda item: _first_offset(item[1])):
-        dtype, shape, offsets = (
-            (entry.get(key) for key in ("dtype", "shape", "data_offsets")) if isinstance(entry, dict) else [None] * 3
-        )
+        fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        dtype, shape, offsets = fields.get("dtype"), fields.get("shape", ()), fields.get("data_offsets", ())
         if not (
             _are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2 and isinstance(dtype, str) and dtype in _TENSOR_BITS
         ):

@@ -97,7 +97,7 @@ def shrink_encoder(encoder: EncoderConfig, shape: Shape) -> EncoderConfig:
     if heads is not None:
         default_heads = max(1, heads * hidden_size // encoder.hidden_size)
         new_heads = shape.num_attention_heads or default_heads
-        changes["mixer"] = msgspec.structs.replace(encoder.mixer, num_attention_heads=new_heads)  # type: ignore[call-overload]
+        changes["mixer"] = msgspec.structs.replace(encoder.mixer, num_attention_heads=new_heads)
     if shape.intermediate_size and encoder.feedforward is None:
         raise UserError("student.intermediate_size: the teacher has no feed-forward layers; leave it out")
     if encoder.feedforward is not None:

@@ -110,7 +110,7 @@ class Pruner:
         if self.is_final:
             return
         scores = [
-            masked.update_scores(linear.parametrizations.weight.original).flatten()  # type: ignore[union-attr,operator]
+            masked.update_scores(cast(Tensor, linear.parametrizations.weight.original)).flatten()  # type: ignore[union-attr]
             for masked, (_, linear) in zip(self.masks, self.linears, strict=True)
         ]
         counts = count_kept(scores, 1 - sparsity, self.scope, self.importance, self.multiple, self.at_least)

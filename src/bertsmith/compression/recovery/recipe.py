@@ -13,7 +13,7 @@ from .teacher import RecoveryLosses
 class RecoveryTrain(FinetuneTrain, frozen=True):
     """`train.*` of fine-tuning, without early stopping: the weights of the last step are kept."""
 
-    early_stopping_patience: Annotated[Literal[0], "0: the weights of the last step are kept"] = 0  # type: ignore[assignment]
+    early_stopping_patience: Annotated[Literal[0], "0: the weights of the last step are kept"] = 0
 
 
 class RecoveryRecipe(Config, frozen=True):

@@ -63,10 +63,10 @@ def describe_scores(metric: str, before: Evaluation, after: Evaluation) -> dict[
     return {"metric": metric, **scores} | ({"kept": scores["after"]["value"] / first} if first else {})
 
 
-def list_rows(result: dict[str, Any]) -> list[tuple[str, str, str]]:
+def list_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Rows of the table on the console: before and after."""
     before, after = result["before"], result["after"]
-    rows = [("", "before", "after")]
+    rows: list[tuple[str, ...]] = [("", "before", "after")]
     rows += [
         (name, f"{before[name]:,}", f"{after[name]:,}") for name in ("parameters", "bytes", "layer_parameters", "vocab_size")
     ]

@@ -41,7 +41,7 @@ from ...train.param_groups import ParamScheduleFn
 from ...train.setup import prepare
 from ...train.trainer import Trainer, Validation
 from ...writing import check_writable
-from .recipe import RecoveryRecipe
+from .recipe import RecoveryRecipe, RecoveryTrain
 from .report import describe_model, describe_scores, list_rows, measure_speed
 from .teacher import HIDDEN_STATES, SOFT_LABELS, RecoveryLosses, TaughtObjective, Teacher
 
@@ -126,11 +126,12 @@ def train(
     those of fine-tuning and the peak learning rate.
     """
     model, objective, teacher = smaller.model, setup.objective, smaller.teacher
+    task = cast(TaskConfig, objective.task)
     batches = build_batches(recipe, setup, smaller.tokenizer)
-    resolved = resolve_train(_as_finetune(recipe, objective.task), model.config.encoder, source.card, batches, has_dev=False)
-    settings = list_settings(resolved, objective.task, setup.max_length)
+    resolved = resolve_train(_as_finetune(recipe, task), model.config.encoder, source.card, batches, has_dev=False)
+    settings = list_settings(resolved, task, setup.max_length)
     batches = replace(batches, batch_tokens=cast(int, resolved.batch_tokens), cache={})
-    config = resolved.resolve_epochs(batches.batches_per_epoch)
+    config = cast(RecoveryTrain, resolved.resolve_epochs(batches.batches_per_epoch))
     model.set_gradient_checkpointing(config.gradient_checkpointing)
     if not objective.uses_pooler:
         model.encoder.pooler.requires_grad_(False)

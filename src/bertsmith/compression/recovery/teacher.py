@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor
@@ -81,5 +81,5 @@ class TaughtObjective:
 
     def compute_loss(self, model: Model, batch: Batch[Inputs], recurrent_state: tuple[Tensor, ...] = ()) -> Loss:
         if not model.training or self.teacher is None or not isinstance(self.base_objective, Supervised):
-            return self.base_objective.compute_loss(model, batch, recurrent_state)
+            return self.base_objective.compute_loss(model, cast(Any, batch), recurrent_state)
         return distillation_loss(self.base_objective, self.teacher, self.losses, model, batch)

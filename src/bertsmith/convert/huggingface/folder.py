@@ -202,7 +202,7 @@ def _build_target(family: Family, model: Model, tokenizer: Tokenizer, record: Ch
     config = config_to_hf(family, architecture, encoder, special_ids) | {"vocab_size": model.config.vocab_size}
     head = model.config.heads.get("task")
     if record.task is not None and isinstance(head, SequenceHeadConfig | TokenHeadConfig):
-        default_dropout = family.defaults.get(architecture.dropout_key, encoder.hidden_dropout_prob)
+        default_dropout = family.defaults.get(architecture.dropout_key or "", encoder.hidden_dropout_prob)
         config |= task_to_hf(record.task, architecture, head.dropout, default_dropout)
     if family.is_modernbert:
         lm_head = model.config.heads.get(LM_HEAD)

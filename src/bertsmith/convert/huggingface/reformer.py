@@ -47,10 +47,10 @@ def is_reformer(folder: Path) -> bool:
 def read(folder: Path) -> tuple[ConvertedModel, list[Path]]:
     """The converted model, with its LM head if there is one, and the files it was read from."""
     source, files = str(folder), find_weight_files(folder)
-    config = _read_config(folder)
+    settings = _read_config(folder)
     unprefixed = {re.sub(r"^reformer\.", "", name): tensor for name, tensor in read_weights(files).items()}
     tensors = {name: tensor.float() for name, tensor in unprefixed.items() if not re.search(IGNORED_TENSORS, name)}
-    encoder = _build_encoder_config(config, source)
+    encoder = _build_encoder_config(settings, source)
     name_map = _build_name_map(encoder, LM_HEAD_WEIGHT in tensors)
     if missing := sorted({name for names in name_map.values() for name in names} - tensors.keys()):
         raise UserError(f"{source} lacks tensors that its config.json requires: {', '.join(missing[:8])}")

@@ -31,6 +31,7 @@ from ...objectives.contrastive import embed_sequences
 from ...objectives.supervised import Supervised
 from ...objectives.task_objective import build_task_objective
 from ...tasks import Task
+from ...tasks.similarity import Pooling
 from ...train.objective import Batch
 from .layout import GraphLayout
 
@@ -87,7 +88,7 @@ class GraphModule(nn.Module):
         return {START_LOGITS: start_logits, END_LOGITS: end_logits}
 
     def _embed(self, hidden_states: Tensor, layout: GraphLayout) -> Tensor:
-        pooling = getattr(self.task, "pooling", "mean")
+        pooling: Pooling = getattr(self.task, "pooling", "mean")
         vectors = embed_sequences(self.model, hidden_states, layout, pooling)
         return F.normalize(vectors, dim=-1) if getattr(self.task, "normalize", False) else vectors
 

@@ -4,6 +4,8 @@ ONNX has the gates of an LSTM in the order input, output, forget, cell (torch: i
 in the order update, reset, hidden (torch: reset, update, hidden).
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -55,13 +57,14 @@ def run_rnn(
     """
     assert isinstance(rnn, nn.LSTM | nn.GRU | nn.RNN)
     suffix = f"_l{layer}" + ("_reverse" if is_reverse and rnn.bidirectional else "")
-    weights = {name.removesuffix(suffix): weight for name, weight in rnn.named_parameters() if name.endswith(suffix)}
+    parameters = rnn.named_parameters()
+    weights: dict[str, Tensor] = {name.removesuffix(suffix): weight for name, weight in parameters if name.endswith(suffix)}
     if clip is not None or (isinstance(rnn, nn.LSTM) and rnn.proj_size):
         return _scan_lstm(weights, x, layout, is_reverse, clip)
     order = GATE_ORDER[type(rnn)]
     w, r, b_ih, b_hh = (_reorder(weights[name], order) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     lengths = layout.padding_mask().sum(1).int()
-    attributes: dict[str, int | str] = {"hidden_size": rnn.hidden_size, "direction": "reverse" if is_reverse else "forward"}
+    attributes: dict[str, Any] = {"hidden_size": rnn.hidden_size, "direction": "reverse" if is_reverse else "forward"}
     if isinstance(rnn, nn.GRU):
         attributes["linear_before_reset"] = 1
     sequences, length = x.shape[:2]

@@ -25,7 +25,7 @@ def find_refusal(model: Model, task: Task | None) -> Refusal | None:
             "this model generates text token by token, with a cache that a single graph does not have",
             "use the checkpoint with torch (`bertsmith predict`), or format=int8 for a smaller one",
         )
-    if encoder.has_open_vocabulary:
+    if encoder.has_open_vocabulary and encoder.embeddings is not None:
         kind = type(encoder.embeddings).__struct_config__.tag
         return Refusal(
             f"model.embeddings={kind} computes words outside the vocabulary from their characters, and a graph gets ids only",

@@ -49,7 +49,7 @@ class ModelFacts:
         if encoder["num_hidden_layers"]:
             mixers = (encoder["mixer"], (encoder.get("layer_types") or {}).get("mixer"))
             causal += [bool(mixer.get("causal", False)) for mixer in mixers if mixer]
-        sizes = (encoder[name] for name in ("hidden_size", "num_hidden_layers", "max_position_embeddings"))
+        sizes = (encoder["hidden_size"], encoder["num_hidden_layers"], encoder["max_position_embeddings"])
         heads = model["heads"]
         dense = heads[EMBEDDING_HEAD]["layers"] if EMBEDDING_HEAD in heads else []
         embedding_size = dense[-1]["out_features"] if dense else encoder["hidden_size"]

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -17,6 +17,9 @@ from ...reading import require_regular
 from ...tokenization.tokenizer import Tokenizer
 from .base import EMBEDDING_HEAD, LM_HEAD, Backend, Engine, ModelFacts, Precision
 from .graph import MODEL_GRAPH, TASK_HEAD, Graph, GraphEngine
+
+if TYPE_CHECKING:
+    from .torch import TorchEngine
 
 ONNX_FILES = {
     MODEL_GRAPH: "model.onnx", LM_HEAD: "lm_head.onnx", TASK_HEAD: "task_head.onnx", EMBEDDING_HEAD: "embedding_head.onnx",
@@ -110,9 +113,14 @@ def _open_graph_engine(folder: Path, record: dict[str, Any], backend: Backend, p
         arrays = weights() if is_packed and path.suffix == ".onnx" else None
         return _load_graph(require_regular(path), backend, precision, arrays)
 
-    load_torch = (lambda: open_torch(folder).engine.as_torch()) if is_separate and is_installed("torch") else None
+    def load_torch() -> "TorchEngine":
+        engine = open_torch(folder).engine.as_torch()
+        assert engine is not None
+        return engine
+
     num_parameters = sum(map(math.prod, read_shapes(folder).values())) if is_separate else None
-    return GraphEngine(backend, facts, load_graph, num_parameters, load_torch)
+    has_torch = is_separate and is_installed("torch")
+    return GraphEngine(backend, facts, load_graph, num_parameters, load_torch if has_torch else None)
 
 
 def _load_graph(path: Path, backend: Backend, precision: Precision, weights: dict[str, NDArray[Any]] | None) -> Graph:

@@ -45,7 +45,7 @@ class GraphEngine(Engine):
         load_torch: "Callable[[], TorchEngine] | None" = None,
     ) -> None:  # fmt: skip
         """`load_graph` loads the graph of a name; `load_torch` the same model in torch, where the folder has its weights."""
-        self.backend, self.facts, self.load_torch = backend, facts, load_torch  # type: ignore[misc]
+        self.backend, self.facts, self.load_torch = backend, facts, load_torch
         self._load_graph, self._graphs, self._num_parameters = (
             load_graph,
             {MODEL_GRAPH: load_graph(MODEL_GRAPH)},

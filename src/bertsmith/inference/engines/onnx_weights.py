@@ -87,7 +87,7 @@ class _Initializer(NamedTuple):
 
     def with_data(self, weights: Mapping[str, NDArray[Any]]) -> list[bytes | memoryview]:
         """The message with its array."""
-        data = memoryview(np.ascontiguousarray(self.find_data(weights))).cast("B")
+        data = np.ascontiguousarray(self.find_data(weights)).data.cast("B")
         dims = [part for size in self.shape for part in (_key(TENSOR_DIMS, VARINT), _varint(size))]
         data_type = [_key(TENSOR_DATA_TYPE, VARINT), _varint(self.data_type)]
         return [*dims, *data_type, *_encode(TENSOR_NAME, [self.name.encode()]), *_encode(TENSOR_RAW_DATA, [data])]

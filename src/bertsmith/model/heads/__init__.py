@@ -146,8 +146,9 @@ class LMHead(nn.Module):
         if self.transform is not None and self.norm is not None:
             x = self.norm(self.activation(self.transform(hidden_states)))
         embeddings = encoder.input_embeddings
-        is_factorized = self.output_embeddings is None and isinstance(embeddings, FactorizedEmbedding)
-        return embeddings.project_back(x) if is_factorized else x
+        if self.output_embeddings is None and isinstance(embeddings, FactorizedEmbedding):
+            return embeddings.project_back(x)
+        return x
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

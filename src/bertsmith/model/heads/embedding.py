@@ -49,7 +49,7 @@ class EmbeddingHead(nn.Module):
         )
 
     def forward(self, vectors: Tensor, encoder: "Encoder") -> Tensor:
-        vectors = vectors.to(self.layers[0].weight.dtype)  # type: ignore[arg-type, call-overload]
+        vectors = vectors.to(self.layers[0].weight.dtype)  # type: ignore[arg-type]
         for layer, activation in zip(self.layers, self.activations, strict=True):
             vectors = layer(vectors) if activation == "none" else ACTIVATIONS[activation](layer(vectors))
         return vectors
@@ -78,4 +78,4 @@ def subtract_mean(model: "Model", mean: Tensor) -> None:
         model.heads[EMBEDDING_HEAD] = module
         model.config = msgspec.structs.replace(model.config, heads=model.config.heads | {EMBEDDING_HEAD: head})
     bias = model.heads[EMBEDDING_HEAD].layers[-1].bias  # type: ignore[union-attr, index]
-    bias -= mean.to(device, bias.dtype)  # type: ignore[operator, arg-type, union-attr]
+    bias -= mean.to(device, bias.dtype)
