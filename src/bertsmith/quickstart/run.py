@@ -248,7 +248,7 @@ def _write_report(folder: Path, base: str | None, comparison: FinetuningComparis
         "texts": DOCSTRING_TEXTS,
         "out": str(out),
     }
-    title, run_sections = show_pages.run_page(from_dict(show_pages.Recipe, recipe))
+    title, run_sections, _ = show_pages.run_page(from_dict(show_pages.Recipe, recipe), Console(quiet=True))
     learned_sections = render_learned(learned)
     comparison_sections = [render_comparison("Fine-tuning: package of a docstring", comparison)] if comparison else []
     if not base:
