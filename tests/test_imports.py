@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "train runs inference evaluation diagnostics device",
     "compression": "errors config artifacts writing rng tensors console device corpus tokenization tasks model word_vectors "
     "objectives train runs inference evaluation diagnostics pretrained pretraining finetuning convert reports metrics "
-    "processes reading",
+    "processes reading cores",
     "racing": "errors config artifacts writing console processes tokenization corpus tasks model objectives train runs "
     "planning "
     "reports evaluation inference word_vectors pretraining finetuning signals",

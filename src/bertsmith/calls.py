@@ -16,7 +16,7 @@ from .cores import sleep_between_operations
 from .errors import UserError, explain_missing_torch
 from .schema import load_stage_schema
 
-TRAINING_STAGES = ("finetune", "distill", "prune", "share", "compress")  # whose `data` may be rows of a program
+TRAINING_STAGES = ("finetune", "distill", "prune", "share", "quantize", "compress")  # whose `data` may be rows of a program
 SPLITS = ("train", "dev", "test")
 
 

@@ -30,6 +30,7 @@ PYTHON_TYPES = {
     ("distill", "data"): "Data | None",
     ("prune", "data"): "Data | None",
     ("share", "data"): "Data | None",
+    ("quantize", "data"): "Data | None",
     ("compress", "data"): "Data",
     ("evaluate", "data"): "t.Rows",
 }
@@ -108,6 +109,11 @@ FUNCTIONS = {
         *MODEL,
         'run = bertsmith.compress(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, gate=0.98, out="out/small")'
         '\n>>> run["chosen"], run.model("a fine film")',
+    ),
+    "quantize": StageFunction(
+        "quantize",
+        *MODEL,
+        'bertsmith.quantize(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, out="out/mood-int8")',
     ),
     "evaluate": StageFunction(
         "evaluate", *RESULT, 'bertsmith.evaluate(model="out/mood", data="test.tsv", out="out/report").scores'

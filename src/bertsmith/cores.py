@@ -22,6 +22,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 PROC_STAT = Path("/proc/stat")
 CPUINFO = Path("/proc/cpuinfo")
 BF16_FLAGS = ("avx512_bf16", "amx_bf16")
+INT8_FLAGS = ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp")  # the last one of ARM
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 SPIN_VARIABLE, SPIN_COUNT = "GOMP_SPINCOUNT", 1000  # of GNU OpenMP: iterations of a wait, some microseconds, before it sleeps
 WAIT_VARIABLES = ("OMP_WAIT_POLICY", SPIN_VARIABLE)
@@ -102,8 +103,17 @@ free_cores = FreeCores()
 @cache
 def has_bf16(cpuinfo: Path = CPUINFO) -> bool:
     """Whether the CPU multiplies bf16 matrices faster than fp32 (AVX512-BF16 or AMX)."""
+    return _has_flag(BF16_FLAGS, cpuinfo)
+
+
+def has_vnni(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the CPU adds products of int8 in 32 bits in one instruction (VNNI, AMX, or ARM's dot product)."""
+    return _has_flag(INT8_FLAGS, cpuinfo)
+
+
+def _has_flag(flags: tuple[str, ...], cpuinfo: Path) -> bool:
     with suppress(OSError):
-        return any(f" {flag} " in f" {cpuinfo.read_text()} ".replace("\n", " ") for flag in BF16_FLAGS)
+        return any(f" {flag} " in f" {cpuinfo.read_text()} ".replace("\n", " ") for flag in flags)
     return False
 
 

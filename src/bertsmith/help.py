@@ -132,6 +132,17 @@ STAGE_HELP = {
         ("model", "out", "num_hidden_groups", "group_init", "embedding_size", "data.train", "data.dev", "train.epochs",
          "train.learning_rate", "loss"),
     ),
+    "quantize": StageHelp(
+        "Make a model whose linear layers compute in int8, with embedding tables of 8 or 4 bits. Layers that hurt stay in "
+        "float32, and nothing worse than `gate` is written. The folder answers through onnxruntime, without torch.",
+        (
+            "bertsmith quantize model=out/mood data.train=train.tsv data.dev=dev.tsv out=out/mood-int8",
+            "bertsmith quantize model=out/mood mode=qat data.train=train.tsv data.dev=dev.tsv out=out/mood-qat",
+            "bertsmith quantize model=mini-en out=out/mini-int8",
+        ),
+        ("model", "out", "mode", "data.train", "data.dev", "corpus", "gate", "embedding_bits", "modules_to_not_convert",
+         "sensitivity", "calibration_samples", "train.epochs", "train.learning_rate"),
+    ),
     "evaluate": StageHelp(
         "Evaluate a fine-tuned model on a labelled file: every score with its confidence interval, calibration, slices and "
         "the worst errors, in scores.json and report.html.",

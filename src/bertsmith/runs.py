@@ -30,7 +30,7 @@ from .writing import check_work_folders, check_writable, lock_output, remove_tem
 PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
 
 # Keys of [train] that may change when a run resumes: they set how the work is done. (Another device may round differently.)
-WEIGHT_PATTERNS = ("model*.safetensors*", "adapter.safetensors")  # of what `write_model` writes
+WEIGHT_PATTERNS = ("model*.safetensors*", "adapter.safetensors", "*.onnx")  # of what `write_model` writes
 RUN_ID_EXCLUDED = ("workers", "device", "save_total_limit", "save_every", "eval_every", "log_every", "tensorboard")
 
 WriteModel = Callable[[Path, dict[str, Any], dict[str, Any]], None]  # folder, card, and what config.json records of the run

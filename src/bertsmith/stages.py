@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .config import Config
     from .stage_types import StrPath
 
-__all__ = ["compress", "convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "race", "serve", "share", "show", "suite", "train_tokenizer", "verify"]
+__all__ = ["compress", "convert_long", "distill", "doctor", "embed", "evaluate", "export", "finetune", "import_model", "plan", "predict", "prepare", "pretrain", "prune", "quantize", "race", "serve", "share", "show", "suite", "train_tokenizer", "verify"]
 
 
 @stage("tokenizer", StageResult)
@@ -445,6 +445,56 @@ def share(
         num_hidden_groups: number of distinct layers that the others share (1 in ALBERT)
         group_init: weights of a shared layer: the average of its layers, or those of the first
         embedding_size: size of the token table, whose truncated SVD is projected to the hidden size (128 in ALBERT)
+        quiet: suppress messages and progress, but not warnings
+
+    Returns: a dictionary of results with `.model`, `.scores` and `.folder`.
+    """
+
+
+@stage("quantize", ModelResult)
+def quantize(
+    *,
+    model: StrPath,
+    out: StrPath,
+    data: t.Data | Config | None | Data | None = None,
+    loss: t.RecoveryLosses | Config | None = None,
+    max_length: int | None = None,
+    train: t.RecoveryTrain | Config | None = None,
+    seed: int = 0,
+    mode: Literal["dynamic", "static", "qat"] | None = None,
+    corpus: StrPath | None = None,
+    calibration_samples: int = 256,
+    percentile: float | None = None,
+    embedding_bits: Literal[4, 8, 32] = 8,
+    gate: float = 0.99,
+    modules_to_not_convert: Sequence[str] | str = (),
+    sensitivity: bool = False,
+    quiet: bool = False,
+) -> ModelResult:
+    """Make a model whose linear layers compute in int8, with embedding tables of 8 or 4 bits. Layers that hurt stay
+    in float32, and nothing worse than `gate` is written. The folder answers through onnxruntime, without torch.
+
+    Example:
+        >>> bertsmith.quantize(model="out/mood", data={"train": "train.tsv", "dev": "dev.tsv"}, out="out/mood-int8")
+
+    Args:
+        model: checkpoint folder: fine-tuned; without data also pre-trained
+        out: output checkpoint folder
+        data: files of labelled examples to train on; none: no training
+        loss: weights of the losses of the labels and of the original model
+        max_length: maximum sequence length, in tokens; default: the model's
+        train: training settings: duration (default: 3 to 10 epochs by size), learning rate ...
+        seed: random seed of data order and dropout
+        mode: ranges of activations: of each batch (dynamic), measured on data (static), learned in training (qat);
+            default: static with data or corpus, else dynamic
+        corpus: without data: corpus folder made by `prepare`, to calibrate on; default: random ids
+        calibration_samples: number of training examples, or runs of the corpus, to measure ranges on
+        percentile: static, qat: share of the activations inside the range, such as 99.99; default: all of them
+        embedding_bits: bits of the embedding tables: 8, 4, or 32 for float32
+        gate: least share of the main dev metric, or without dev examples least mean cosine of sentence embeddings, that
+            must remain; else nothing is written
+        modules_to_not_convert: layers that stay in float32, by the names of their weights or the beginning of them
+        sensitivity: report the error of the outputs when each layer alone is quantized
         quiet: suppress messages and progress, but not warnings
 
     Returns: a dictionary of results with `.model`, `.scores` and `.folder`.

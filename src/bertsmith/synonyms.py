@@ -493,6 +493,8 @@ STAGE_SYNONYMS: dict[str, str] = {
     "fit": "finetune",
     "fine-tune": "finetune",
     "sparsify": "prune",
+    "quantise": "quantize",
+    "quantization": "quantize",
     "distillation": "distill",
     "knowledge-distillation": "distill",
     "test": "evaluate",

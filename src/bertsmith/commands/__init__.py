@@ -24,6 +24,7 @@ STAGES = {
     "finetune": "fine-tune a model: classify, regress, tag, answer, choose, similar, generate",
     "prune": "remove heads, neurons, layers or tokens from a model while it is trained",
     "share": "share the weights of layers and factorize embeddings, as in ALBERT",
+    "quantize": "compute in int8: dynamic, static or quantization-aware training",
     "evaluate": "evaluate a fine-tuned model on a labelled file and report its errors",
     "distill": "train a smaller model on the outputs and inner states of a larger one",
     "compress": "distill, prune, quantize and export: measure every combination, keep the smallest that passes",

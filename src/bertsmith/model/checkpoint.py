@@ -19,6 +19,7 @@ from .building import build_for_weights
 from .folder import (
     FORMAT_VERSION,
     INT8_FORMAT,
+    QUANTIZED_FORMAT,
     WEIGHTS_FILE,
     WEIGHTS_INDEX_FILE,
     list_weight_files,
@@ -42,11 +43,18 @@ def save(folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any],
 
 
 def write_files(
-    folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any], as_int8: bool = False
-) -> None:
-    """Write the files of a model folder. `as_int8` stores int8 weights and marks them in config.json; `load` reads both."""
-    _write_records(folder, model, tokenizer, card, provenance, {"weights": INT8_FORMAT} if as_int8 else {})
-    save_weights(folder, quantize_weights(model.state_dict()) if as_int8 else model.state_dict())
+    folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], provenance: dict[str, Any], as_int8: bool = False,
+    quantized: dict[str, Tensor] | None = None,
+) -> None:  # fmt: skip
+    """Write the files of a model folder. `as_int8` stores int8 weights and marks them in config.json; `load` reads both.
+
+    quantized: the weights as `quantize` stores them, in place of the model's
+    """
+    weight_format = QUANTIZED_FORMAT if quantized is not None else INT8_FORMAT if as_int8 else None
+    _write_records(folder, model, tokenizer, card, provenance, {"weights": weight_format} if weight_format else {})
+    if quantized is None:
+        quantized = quantize_weights(model.state_dict()) if as_int8 else model.state_dict()
+    save_weights(folder, quantized)
 
 
 def _write_records(

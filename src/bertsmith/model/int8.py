@@ -1,6 +1,13 @@
-"""Int8 weight storage: symmetric quantization of matrices with one float32 scale per row; other tensors stay as they are.
+"""Storage of weights as integers: symmetric quantization of matrices with one float32 scale per row; others stay as they are.
 
-Files are a quarter of float32's size; `load` dequantizes. Measured on a 6x384 model: one scale per 64 weights instead of one
+| tensor | |
+|---|---|
+| `W`, int8 (rows, columns) | W = int8 * scale |
+| `W`, uint8 (rows, columns / 2) | two numbers of four bits each, see `folder.unpack_int4` |
+| `W:scale`, float32 (rows,) | |
+| `W:input_scale`, float32 (columns,) | of a layer whose inputs are multiplied by it before they are quantized: W = int8 * scale * input_scale |
+
+The last three are written by `quantize` alone. Files are a quarter of float32's size; `load` dequantizes. Measured on a 6x384 model: one scale per 64 weights instead of one
 per row does not lower its loss.
 """
 
@@ -10,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .folder import SCALE_SUFFIX
+from .folder import INPUT_SCALE_SUFFIX, SCALE_SUFFIX
 
 INT8_MAX = 127
 MIN_SCALE = torch.finfo(torch.float32).tiny  # keeps the scale of an all-zero row above 0
@@ -42,13 +49,14 @@ def dequantize_weights(quantized: dict[str, Tensor], folder: Path) -> dict[str, 
     weights: dict[str, Tensor] = {}
     for name, tensor in quantized.items():
         scale = quantized.get(name + SCALE_SUFFIX)
-        if name.endswith(SCALE_SUFFIX):
-            if name.removesuffix(SCALE_SUFFIX) not in quantized:
+        if suffix := next((suffix for suffix in (INPUT_SCALE_SUFFIX, SCALE_SUFFIX) if name.endswith(suffix)), None):
+            if name.removesuffix(suffix) not in quantized:
                 raise UserError(f"{folder} does not match its config.json: {name} has a scale, but no int8 matrix")
         elif scale is not None:
-            weights[name] = _dequantize(name, tensor, scale, folder)
-        elif tensor.dtype == torch.int8:
-            raise UserError(f"{folder} does not match its config.json: {name} is int8, but has no {SCALE_SUFFIX.strip(':')}")
+            weights[name] = _dequantize(name, tensor, scale, quantized.get(name + INPUT_SCALE_SUFFIX), folder)
+        elif tensor.dtype in (torch.int8, torch.uint8) and tensor.ndim > 1:
+            kind = "int8" if tensor.dtype == torch.int8 else "uint8"
+            raise UserError(f"{folder} does not match its config.json: {name} is {kind}, but has no {SCALE_SUFFIX.strip(':')}")
         else:
             weights[name] = tensor
     return weights
@@ -66,13 +74,20 @@ def max_rounding_error(weights: dict[str, Tensor], quantized: dict[str, Tensor])
     return max_error
 
 
-def _dequantize(name: str, matrix: Tensor, scale: Tensor, folder: Path) -> Tensor:
+def _dequantize(name: str, matrix: Tensor, scale: Tensor, input_scale: Tensor | None, folder: Path) -> Tensor:
+    if matrix.dtype == torch.uint8 and matrix.ndim == 2:
+        matrix = torch.cat([matrix & 15, matrix >> 4], -1).to(torch.int8) - 8
     if matrix.dtype != torch.int8 or scale.shape != matrix.shape[:1] or not scale.is_floating_point():
         raise UserError(
             f"{folder} does not match its config.json: {name} is {matrix.dtype} {list(matrix.shape)} with {scale.dtype} scales "
             f"{list(scale.shape)}, not int8 with one scale for each row"
         )
-    return matrix * _broadcast_scale(scale.float(), matrix)  # promoted to float32 in one pass
+    weight = matrix * _broadcast_scale(scale.float(), matrix)  # promoted to float32 in one pass
+    if input_scale is None:
+        return weight
+    if input_scale.shape != matrix.shape[1:] or not input_scale.is_floating_point():
+        raise UserError(f"{folder} does not match its config.json: {name}{INPUT_SCALE_SUFFIX} has not one scale a column")
+    return weight.mul_(input_scale.float())
 
 
 def _broadcast_scale(scale: Tensor, matrix: Tensor) -> Tensor:

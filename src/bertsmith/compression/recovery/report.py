@@ -1,7 +1,7 @@
 """What a smaller model kept, and what it cost: units by layer, parameters, bytes, speed, and the score with its interval."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -35,19 +35,27 @@ def describe_model(model: Model) -> dict[str, Any]:
 
 
 def measure_speed(before: Predictor, after: Predictor, examples: Sequence[Any]) -> dict[str, float]:
-    """Examples per second of both models, tokenization and decoding included, and their ratio (`speedup`).
+    """Examples per second of both models, tokenization and decoding included, and their ratio (`speedup`)."""
+    timed = examples[:MAX_TIMED]
+    return compare_speed(before.predict_examples, after.predict_examples, timed)
+
+
+def compare_speed(
+    before: Callable[[Sequence[Any]], Any], after: Callable[[Sequence[Any]], Any], examples: Sequence[Any]
+) -> dict[str, float]:
+    """Examples per second of two functions, and their ratio.
 
     Both answer the same examples in turn, so that a busy machine slows both.
     """
-    timed, seconds = examples[:MAX_TIMED], {"before": list[float](), "after": list[float]()}
-    for predictor in (before, after):
-        predictor.predict_examples(timed[: MAX_TIMED // 8])  # the first call is slower
+    functions, seconds = {"before": before, "after": after}, {"before": list[float](), "after": list[float]()}
+    for function in functions.values():
+        function(examples[: max(1, len(examples) // 8)])  # the first call is slower
     for _ in range(ROUNDS):
-        for name, predictor in (("before", before), ("after", after)):
+        for name, function in functions.items():
             start = time.perf_counter()
-            predictor.predict_examples(timed)
+            function(examples)
             seconds[name].append(time.perf_counter() - start)
-    rates = {f"examples_per_second_{name}": len(timed) / median(values) for name, values in seconds.items()}
+    rates = {f"examples_per_second_{name}": len(examples) / median(values) for name, values in seconds.items()}
     return rates | {"speedup": median(seconds["before"]) / median(seconds["after"])}
 
 
@@ -75,14 +83,14 @@ def list_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
         if any(before[name]):
             rows.append((f"{name} by layer", *(" ".join(map(str, described[name])) for described in (before, after))))
     if score := result.get("score"):
-        rows.append((score["metric"], *(_format_score(score[name]) for name in ("before", "after"))))
+        rows.append((score["metric"], *(format_score(score[name]) for name in ("before", "after"))))
     if speed := result.get("speed"):
         rates = [f"{speed[f'examples_per_second_{name}']:,.0f}" for name in ("before", "after")]
         rows.append(("examples/s", rates[0], f"{rates[1]} ({speed['speedup']:.2f}x)"))
     return rows
 
 
-def _format_score(score: dict[str, Any]) -> str:
+def format_score(score: dict[str, Any]) -> str:
     if "confidence_interval" not in score:
         return f"{score['value']:.4f}"
     low, high = score["confidence_interval"]

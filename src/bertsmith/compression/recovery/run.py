@@ -170,7 +170,7 @@ def publish(
         result |= scores
         record |= {"task": to_dict(evaluation.task), "max_length": setup.max_length}
         card |= evaluation.card
-    written = (checkpoint.model_writer(model, tokenizer), {**card, "result": result}, record, _record_recipe(recipe))
+    written = (checkpoint.model_writer(model, tokenizer), {**card, "result": result}, record, record_recipe(recipe))
     if setup is None:  # nothing was trained, so the folder does not exist yet, or is the user's
         with atomic_folder(check_writable(run.folder)) as staging:
             replace(run, folder=staging).publish(*written)
@@ -228,6 +228,6 @@ def _evaluate(
     return evaluation, result
 
 
-def _record_recipe(recipe: RecoveryRecipe) -> RecoveryRecipe:
+def record_recipe(recipe: RecoveryRecipe) -> RecoveryRecipe:
     """The recipe to record: rows of a Python program by name."""
     return recipe if recipe.data is None else cast(RecoveryRecipe, name_rows(cast(Any, recipe)))

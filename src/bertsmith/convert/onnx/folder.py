@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+from torch import Tensor
 
 from ...artifacts import atomic_folder, read_finished_run, read_json
 from ...config import from_dict, to_dict
@@ -74,7 +75,7 @@ def export_graphs(
         check_writable(out)
         run: dict[str, Any] = {"identity": identity}
         with atomic_folder(out, run) as staging:
-            _write_checkpoint(staging, model, tokenizer, card, record, task)
+            write_checkpoint(staging, model, tokenizer, card, record, task)
             if precision == "int8":
                 run["result"] = {"cosine": _write_int8_graphs(staging, model, task, kind, tokenizer, console)}
             else:
@@ -90,12 +91,16 @@ def export_graphs(
     return {"out": str(out), "format": kind, **run["result"]}
 
 
-def _write_checkpoint(
-    folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any], task: Task | None
-) -> None:
-    """The files of a checkpoint, and what transformers and sentence-transformers read beside the graph."""
+def write_checkpoint(
+    folder: Path, model: Model, tokenizer: Tokenizer, card: dict[str, Any], record: dict[str, Any], task: Task | None,
+    quantized: dict[str, Tensor] | None = None,
+) -> None:  # fmt: skip
+    """The files of a checkpoint, and what transformers and sentence-transformers read beside the graph.
+
+    quantized: the weights as `quantize` stores them, in place of the model's
+    """
     encoder = model.config.encoder
-    checkpoint.write_files(folder, model, tokenizer, card, record)
+    checkpoint.write_files(folder, model, tokenizer, card, record, quantized=quantized)
     config = transformers_config(model, tokenizer, task, record.get("family"))
     write_json(folder / "config.json", {**config, **read_json(folder / "config.json")})
     max_length = record.get("max_length") or encoder.max_position_embeddings

@@ -27,12 +27,13 @@ OUTPUTS = {
 HEAD_LOGITS = {"text": "`[batch, {outputs}]`", "token": "`[batch, sequence, {outputs}]`"}
 
 
-def render_readme(name: str, model: Model, task: Task | None, kind: str) -> str:
+def render_readme(name: str, model: Model, task: Task | None, kind: str, command: str = "") -> str:
     """The model card, with the metadata that the Hugging Face hub reads."""
     kind_of_task = "none" if task is None else task.__struct_config__.tag
     library = {"onnx": "onnx", "openvino": "openvino"}[kind]
     lines = ["---", f"library_name: {library}", "tags:", "- bertsmith", f"- {kind}", "---", "", f"# {name}", ""]
-    lines += [f"Exported by `bertsmith export format={kind}`; task: {kind_of_task}.", "", "```python"]
+    command = command or f"export format={kind}"
+    lines += [f"Written by `bertsmith {command}`; task: {kind_of_task}.", "", "```python"]
     lines += ["import bertsmith  # needs no torch", "", f'model = bertsmith.load("FOLDER", backend="{kind}")', "```", ""]
     if model.config.encoder.num_hidden_layers:
         lines += ["```python", "from sentence_transformers import SentenceTransformer", ""]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...artifacts import read_object, verify_if_sealed
 from ...errors import UserError, explain_missing_torch
 from ...model.adapter import is_adapter
-from ...model.folder import list_weight_files, read_arrays, read_config, read_shapes, stores_int8
+from ...model.folder import list_weight_files, read_arrays, read_config, read_shapes, reads_stored_weights, stores_int8
 from ...reading import require_regular
 from ...tokenization.tokenizer import Tokenizer
 from .base import EMBEDDING_HEAD, LM_HEAD, Backend, Engine, ModelFacts, Precision
@@ -102,7 +102,7 @@ def _open_graph_engine(folder: Path, record: dict[str, Any], backend: Backend, p
     facts, weights = ModelFacts.from_record(record["model"]), cache(lambda: read_arrays(folder))
     is_separate = has_weights(folder)
     # then the graphs cannot read them as external data
-    is_packed = is_separate and (stores_int8(record, folder) or is_adapter(folder))
+    is_packed = is_separate and ((stores_int8(record, folder) and not reads_stored_weights(record)) or is_adapter(folder))
 
     def load_graph(name: str) -> Graph:
         path = folder / (OPENVINO_FILES[name] if backend == "openvino" else ONNX_FILES[name])

@@ -17,7 +17,7 @@ MAX_GRAPH_BYTES = 64 << 20  # of a graph without weights: that of BERT-large has
 MODEL_GRAPH, GRAPH_INITIALIZER = 7, 5
 TENSOR_DIMS, TENSOR_DATA_TYPE, TENSOR_NAME, TENSOR_RAW_DATA, TENSOR_DATA_LOCATION = 1, 2, 8, 9, 14
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # kinds of values
-DATA_TYPES = {1: np.dtype("<f4"), 7: np.dtype("<i8")}  # float, int64
+DATA_TYPES = {1: np.dtype("<f4"), 2: np.dtype("u1"), 3: np.dtype("i1"), 7: np.dtype("<i8")}  # float, uint8, int8, int64
 
 
 class Field(NamedTuple):
