@@ -141,7 +141,7 @@ STAGE_HELP = {
             "bertsmith quantize model=mini-en out=out/mini-int8",
         ),
         ("model", "out", "mode", "data.train", "data.dev", "corpus", "gate", "embedding_bits", "modules_to_not_convert",
-         "sensitivity", "calibration_samples", "train.epochs", "train.learning_rate"),
+         "sensitivity", "train.epochs", "train.learning_rate"),
     ),
     "evaluate": StageHelp(
         "Evaluate a fine-tuned model on a labelled file: every score with its confidence interval, calibration, slices and "

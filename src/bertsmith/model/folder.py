@@ -128,7 +128,7 @@ def read_stored_arrays(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def unpack_int4(packed: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """(rows, columns / 2) -> (rows, columns) of -8 to 7: the low four bits are the first half of the columns; 8 stands for 0."""
+    """(rows, columns / 2) -> (rows, columns) of -8 to 7: the low four bits are the first half of the columns, 8 is 0."""
     return np.concatenate([packed & 15, packed >> 4], -1).astype(np.int8) - np.int8(8)
 
 

@@ -5,7 +5,7 @@
 | `W`, int8 (rows, columns) | W = int8 * scale |
 | `W`, uint8 (rows, columns / 2) | two numbers of four bits each, see `folder.unpack_int4` |
 | `W:scale`, float32 (rows,) | |
-| `W:input_scale`, float32 (columns,) | of a layer whose inputs are multiplied by it before they are quantized: W = int8 * scale * input_scale |
+| `W:input_scale`, float32 (columns,) | what a layer multiplies its inputs by: W = int8 * scale * input_scale |
 
 The last three are written by `quantize` alone. Files are a quarter of float32's size; `load` dequantizes. Measured on a 6x384 model: one scale per 64 weights instead of one
 per row does not lower its loss.
