@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import embeddings
+from benchmarks import embeddings, triples
 from benchmarks.inputs import BenchmarkInputs
 from tests.support.models import save_model
 from tests.support.rows import write_jsonl
@@ -50,3 +50,24 @@ def test_run_measures_every_model_and_size(tmp_path):
                                         "search, bert", "search, bert, 8 dimensions"]  # fmt: skip
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert len(results) == 6 and results[1]["nDCG@10"] == 100 and all(-100 <= results[i]["spearman"] <= 100 for i in (0, 2, 3))
+
+
+def test_triples_of_inferences_and_questions(tmp_path):
+    rows = [
+        ("a man plays", "a person plays", "entailment"), ("a man plays", "nobody plays", "contradiction"),
+        ("a man plays", "he is old", "neutral"), ("two dogs run", "dogs are still", "contradiction"),
+        ("a cat sleeps here", "a cat rests", "entailment"), ("a cat eats", "it eats a fish", "entailment"),
+    ]  # fmt: skip
+    (tmp_path / "nli.tsv").write_text("text_a\ttext_b\tlabel\n" + "".join("\t".join(row) + "\n" for row in rows))
+    context = "Rome is old. Paris is large. It rains."
+    question = {"id": "q", "question": "What is large?", "answers": [{"text": "Paris", "answer_start": 13}]}
+    squad = {"data": [{"title": "t", "paragraphs": [{"context": context, "qas": [question]}]}]}
+    (tmp_path / "squad.json").write_text(json.dumps(squad))
+    out = tmp_path / "out.jsonl"
+    assert triples.main([str(out), f"nli={tmp_path / 'nli.tsv'}", f"squad={tmp_path / 'squad.json'}"]) == 5
+    found = {tuple(json.loads(line).values()) for line in out.read_text().splitlines()}
+    assert ("a man plays", "a person plays", "nobody plays") in found  # the neutral text is in no triple
+    assert ("two dogs run", "two dogs run", "dogs are still") in found
+    assert ("a cat sleeps here", "a cat rests", "it eats a fish") in found
+    question_triple = next(triple for triple in found if triple[0] == "What is large?")
+    assert question_triple[1] == "Paris is large." and question_triple[2] in ("Rome is old.", "It rains.")
