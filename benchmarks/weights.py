@@ -48,7 +48,7 @@ def build_classifiers(bench: BenchmarkInputs, length: int) -> WeightFolders:
     model.encoder.load_state_dict(pretrained.encoder.state_dict())
     with torch.no_grad():
         for name in ("weight", "bias"):
-            getattr(model.heads["task"].score, name).copy_(getattr(theirs.classifier, name))
+            getattr(model.heads["task"].classifier, name).copy_(getattr(theirs.classifier, name))
     record: dict[str, Any] = {"stage": "finetune", "task": to_dict(task), "max_length": length}
     checkpoint.save(out.ours, model, tokenizer, {}, record)
     return out

@@ -201,7 +201,7 @@ def test_attribution_is_the_score_that_a_word_adds(client, folders):
         bertsmith.load(folders["regress"])("she was")["score"]
     )
     assert client("/models/classify/attribute", {"inputs": "she", "label": "none"})[0] == 400
-    assert client("/models/tag/attribute", {"inputs": "she"})[0] == 400
+    assert client("/models/tag/attribute", {"inputs": "she"})[0] == 404
 
 
 def test_prompts_of_a_model_are_put_before_queries_and_documents(tmp_path):

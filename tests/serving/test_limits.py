@@ -30,7 +30,7 @@ BAD = [
     ("/models/bert/fill", b"\xff", 400, "not valid JSON"),
     ("/models/bert/fill", b"[" * 5000, 400, "deep"),
     ("/models/bert/fill", {"inputs": 3}, 400, "does not fit"),
-    ("/models/bert/fill", {"inputs": []}, 400, "no text"),
+    ("/models/bert/fill", {"inputs": []}, 400, "length >= 1"),
     ("/models/bert/fill", {"inputs": TEXT}, 400, "MASK"),
     ("/models/bert/fill", {"inputs": LONG}, 413, "truncate"),
     ("/models/bert/fill", {"inputs": "[MASK]" * 47}, 413, "49 tokens"),
@@ -45,18 +45,19 @@ BAD = [
     ("/similarity", {"inputs": {"source_sentence": LONG, "sentences": ["a"]}}, 413, "truncate"),
     ("/models/bert/embed", {"inputs": ["a"] * 101}, 413, "100 of a request"),
     ("/models/bert/embed", {"inputs": "a", "dimensions": 33}, 400, "between 1 and 32"),
-    ("/models/bert/predict", {"inputs": TEXT}, 400, "no task"),
-    ("/models/bert/generate", {"inputs": TEXT}, 400, "generates no text"),
-    ("/models/classify/fill", {"inputs": "[MASK]"}, 400, "fills no masks"),
+    ("/models/bert/predict", {"inputs": TEXT}, 404, "no task"),
+    ("/models/bert/generate", {"inputs": TEXT}, 404, "generates no text"),
+    ("/models/classify/fill", {"inputs": "[MASK]"}, 404, "fills no masks"),
     ("/models/answer/predict", {"inputs": TEXT}, 400, "question"),
     ("/models/none/predict", {"inputs": TEXT}, 404, "served: bert"),
     ("/models/bert/embed", b"x" * (MAX_BYTES + 1), 413, "bytes of a request"),
     ("/v1/embeddings", {"input": [10**6]}, 400, "vocabulary"),
     ("/v1/embeddings", {"input": ["a", 3]}, 400, "mixes"),
     ("/v1/embeddings", {"input": "a", "model": "text-embedding-3-small"}, 404, "served: bert"),
-    ("/v1/rerank", {"query": "a", "documents": [{"title": "b"}]}, 400, "neither"),
+    ("/v1/rerank", {"query": "a", "documents": [{"title": "b"}]}, 400, "missing required field `text`"),
     ("/embed", {"inputs": LONG}, 413, "truncate"),
-    ("/predict", {"inputs": [["a", "b", "c"]]}, 400, "one or two texts"),
+    ("/embed", {}, 400, "missing required field `inputs`"),
+    ("/predict", {"inputs": [["a", "b", "c"]]}, 400, "length <= 2"),
     ("/decode", {"ids": [-1]}, 400, "vocabulary"),
     ("/decode", {"ids": [1, [2]]}, 400, "mixes"),
     ("/nothing", {"inputs": TEXT}, 404, "openapi.json"),
@@ -68,6 +69,12 @@ def test_bad_requests_get_a_line_and_the_server_goes_on(client, path, body, stat
     answered, error, _ = client(path, body)
     assert answered == status and message in json.dumps(error), error
     assert client("/health")[0] == 200
+
+
+def test_another_method_is_told_the_right_ones(client):
+    for path, methods in (("/", "GET, HEAD, POST"), ("/models/bert/fill", "POST"), ("/models", "GET, HEAD")):
+        status, error, headers = client(path, method="DELETE")
+        assert (status, headers["allow"]) == (405, methods) and "DELETE is not for this path" in error["error"]
 
 
 def test_special_tokens_and_odd_characters_are_text(client):

@@ -130,9 +130,13 @@ def _error_response(error: ServeError, endpoint: Endpoint | None = None) -> Resp
 
 async def _unknown_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if error.status_code == 405:  # Starlette names the methods of one route, and / has two
+        matching = [route for route in request.app.routes if route.path_regex.match(request.url.path)]
+        headers["allow"] = ", ".join(sorted({method for route in matching for method in route.methods}))
     hint = "GET /openapi.json lists the paths" if error.status_code == 404 else f"{request.method} is not for this path"
     message = {"error": f"{request.url.path}: {error.detail}; {hint}", "error_type": "not_found"}
-    return json_response(message, error.status_code, dict(error.headers or {}))
+    return json_response(message, error.status_code, headers)
 
 
 class _Gate:

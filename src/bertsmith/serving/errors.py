@@ -26,6 +26,12 @@ class UnknownModel(ServeError):
     status, kind = 404, "not_found"
 
 
+class Unsupported(ServeError):
+    """The model, or none of the models, can do this: the path of its answer does not exist."""
+
+    status, kind = 404, "unsupported"
+
+
 class TooLarge(ServeError):
     status, kind = 413, "too_large"
 

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 from tokenizers import Encoding
 
@@ -17,10 +18,13 @@ from ..tasks.requests import parse_requests
 from ..tasks.sequences import truncate_longest_first
 from .errors import ClientGone, InvalidRequest, SlowClient, TooLarge
 
+DISCARDED_BYTES, DISCARD_SECONDS = 64 << 20, 2.0  # of a body that is too large
 LONG_CHARACTERS = 20_000  # from here on texts are tokenized in another thread, so that other requests are not held up
 
 T = TypeVar("T")
 Truncate = Literal[False, "right", "left"]
+SomeTexts = Annotated[list[str], Meta(min_length=1)]
+Texts = str | SomeTexts
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -43,17 +47,29 @@ async def read_body(request: Request, body_type: type[T], limits: Limits) -> T:
 
 
 async def read_bytes(request: Request, limits: Limits) -> bytes:
-    if (length := request.headers.get("content-length", "")).isdigit() and int(length) > limits.max_request_bytes:
+    """The body. One that is too large is read on for a while, but not kept: a client that is still sending does not read the
+    answer."""
+    length = request.headers.get("content-length", "")
+    is_waiting = request.headers.get("expect", "").lower() == "100-continue"  # for an answer, before it sends the body
+    if length.isdigit() and int(length) > limits.max_request_bytes and is_waiting:
         raise _too_large(limits)
     chunks, size = list[bytes](), 0
     try:
-        async with asyncio.timeout(limits.timeout):
+        async with asyncio.timeout(limits.timeout) as deadline:
             async for chunk in request.stream():
                 size += len(chunk)
-                if size > limits.max_request_bytes:
-                    raise _too_large(limits)
-                chunks.append(chunk)
+                if size > limits.max_request_bytes + DISCARDED_BYTES:
+                    break
+                if size <= limits.max_request_bytes:
+                    chunks.append(chunk)
+                elif chunks:
+                    chunks.clear()
+                    deadline.reschedule(asyncio.get_running_loop().time() + DISCARD_SECONDS)
+        if size > limits.max_request_bytes:
+            raise _too_large(limits)
     except TimeoutError:
+        if size > limits.max_request_bytes:
+            raise _too_large(limits) from None
         raise SlowClient(f"the body did not arrive within {limits.timeout:g} seconds") from None
     except ClientDisconnect:
         raise ClientGone from None

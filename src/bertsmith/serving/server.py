@@ -58,7 +58,8 @@ class Protocol(H11Protocol):
 
     def _close_after_answer(self) -> None:
         self.cycle.keep_alive = False
-        self.headers.append(CLOSE_HEADER)  # of the request: the answer says it, too, if it has not begun
+        scope = self.cycle.scope
+        scope["headers"] = [*scope["headers"], CLOSE_HEADER]  # of the request: the answer says it, too, if it has not begun
 
     def _wait_for_headers(self) -> None:
         self._close_in(HEADER_SECONDS)

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from ..errors import UserError
 from ..inference.predictor import Predictor
-from .errors import ClientGone, InvalidRequest, ServeError, Timeout, TooManyRequests
+from .errors import ClientGone, InvalidRequest, ServeError, Timeout, TooManyRequests, Unsupported
 from .metrics import Metrics
 from .models import ModelStore, ServedModel, Test
 from .requests import Limits
@@ -44,7 +44,7 @@ class Service:
             model = self.store.find(name)
             predictor = await self.store.load(model)
             if not any(test(predictor) for test in can):
-                raise InvalidRequest(f"model {name} cannot {what}; name another of {', '.join(self.store.models)}")
+                raise Unsupported(f"model {name} cannot {what}; name another of {', '.join(self.store.models)}")
             return model, predictor
         for test in can:
             for model in self.store.models.values():
@@ -57,9 +57,7 @@ class Service:
                 if test(predictor):
                     return model, predictor
                 model.cannot.add(test)
-        raise InvalidRequest(
-            f"none of the models ({', '.join(self.store.models)}) can {what}; start the server with one that can"
-        )
+        raise Unsupported(f"none of the models ({', '.join(self.store.models)}) can {what}; start the server with one that can")
 
     async def run(
         self, request: Request, operation: Operation, items: Sequence[Any], sizes: Sequence[int], is_continued: bool = False

@@ -14,7 +14,7 @@ from ...inference.predictor import Predictor
 from ...tasks.words import sentence_from_text
 from .. import operations
 from ..endpoints import Endpoint
-from ..errors import InvalidRequest, TooLarge
+from ..errors import InvalidRequest, TooLarge, Unsupported
 from ..requests import Truncate, fit_examples, read_body
 from ..service import Service
 
@@ -58,7 +58,7 @@ async def attribute(service: Service, request: Request) -> Attribution:
     body = await read_body(request, AttributeBody, service.limits)
     predictor = await service.find(request.path_params["name"])
     if not can_attribute(predictor):
-        raise InvalidRequest("this model has no score to explain; name one with task=classify, regress or similar")
+        raise Unsupported("this model has no score to explain; name one with task=classify, regress or similar")
     (example,), (size,) = await fit_examples(predictor, [body.inputs], body.truncate)
     words = _find_words(example)
     if len(words) > MAX_WORDS:

@@ -14,7 +14,19 @@ from .. import operations
 from ..endpoints import Endpoint
 from ..errors import InvalidRequest
 from ..models import ServedModel
-from ..requests import Truncate, as_list, check_count, encode, fit_examples, fit_masked_texts, fit_texts, read_body, rough_size
+from ..requests import (
+    SomeTexts,
+    Texts,
+    Truncate,
+    as_list,
+    check_count,
+    encode,
+    fit_examples,
+    fit_masked_texts,
+    fit_texts,
+    read_body,
+    rough_size,
+)
 from ..service import Service
 from .rerank import score
 
@@ -32,34 +44,34 @@ class TruncatedBody(msgspec.Struct):
         return "left" if self.truncation_direction.lower() == "left" else "right"
 
 
-class EmbedBody(TruncatedBody):
-    inputs: str | list[str] = ""
+class EmbedBody(TruncatedBody, kw_only=True):
+    inputs: Texts
     prompt_name: str | None = None
     normalize: bool = True
     dimensions: Annotated[int, Meta(ge=1)] | None = None
 
 
-class EmbedAllBody(TruncatedBody):
-    inputs: str | list[str] = ""
+class EmbedAllBody(TruncatedBody, kw_only=True):
+    inputs: Texts
 
 
-class PredictBody(TruncatedBody):
+class PredictBody(TruncatedBody, kw_only=True):
     """A text; a pair as a list of two texts; or a batch: a list of lists of one or two texts."""
 
-    inputs: str | list[str | list[str]] = ""
+    inputs: str | Annotated[list[str | Annotated[list[str], Meta(min_length=1, max_length=2)]], Meta(min_length=1)]
     raw_scores: bool = False
 
 
-class RerankBody(TruncatedBody):
-    query: str = ""
-    texts: list[str] = []
+class RerankBody(TruncatedBody, kw_only=True):
+    query: str
+    texts: SomeTexts
     return_text: bool = False
     raw_scores: bool = False
 
 
 class SimilarityInputs(msgspec.Struct):
     source_sentence: str
-    sentences: list[str]
+    sentences: SomeTexts
 
 
 class Parameters(TruncatedBody):
@@ -73,12 +85,12 @@ class SimilarityBody(msgspec.Struct):
 
 
 class TokenizeBody(msgspec.Struct):
-    inputs: str | list[str]
+    inputs: Texts
     add_special_tokens: bool = True
 
 
 class DecodeBody(msgspec.Struct):
-    ids: list[int | list[int]]
+    ids: Annotated[list[int | list[int]], Meta(min_length=1)]
     skip_special_tokens: bool = True
 
 

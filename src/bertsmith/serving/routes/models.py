@@ -14,9 +14,21 @@ from ...inference.predictor import Predictor
 from ...tasks.similarity import Pooling
 from .. import operations
 from ..endpoints import Endpoint
-from ..errors import ClientGone, InvalidRequest, ServeError
+from ..errors import ClientGone, InvalidRequest, ServeError, Unsupported
 from ..models import ServedModel
-from ..requests import Truncate, as_list, check_count, encode, fit_examples, fit_masked_texts, fit_texts, read_body, rough_size
+from ..requests import (
+    SomeTexts,
+    Texts,
+    Truncate,
+    as_list,
+    check_count,
+    encode,
+    fit_examples,
+    fit_masked_texts,
+    fit_texts,
+    read_body,
+    rough_size,
+)
 from ..service import Service
 from . import attribute
 
@@ -27,21 +39,21 @@ Input = str | dict[str, Any]
 class PredictBody(msgspec.Struct):
     """A text, a dictionary of the fields of the model's task, or a list of them."""
 
-    inputs: Input | list[Input]
+    inputs: Input | Annotated[list[Input], Meta(min_length=1)]
     top_k: TopK | None = None
     truncate: Truncate = False
 
 
 class FillBody(msgspec.Struct):
-    inputs: str | list[str]
+    inputs: Texts
     top_k: TopK = 5
-    candidates: list[str] | None = None
+    candidates: SomeTexts | None = None
     iterative: bool = False
     truncate: Truncate = False
 
 
 class EmbedBody(msgspec.Struct):
-    inputs: str | list[str]
+    inputs: Texts
     pooling: Pooling | None = None
     normalize: bool = False
     dimensions: Annotated[int, Meta(ge=1)] | None = None
@@ -52,15 +64,15 @@ class EmbedBody(msgspec.Struct):
 class SimilarityBody(msgspec.Struct):
     """Cosine similarities between all texts of `inputs`, or from each of them to each of `others`."""
 
-    inputs: str | list[str]
-    others: list[str] | None = None
+    inputs: Texts
+    others: SomeTexts | None = None
     truncate: Truncate = False
 
 
 class GenerateBody(msgspec.Struct):
     """`search`: settings of the decoding, as in `Predictor.generate`."""
 
-    inputs: str | list[str]
+    inputs: Texts
     kind: Literal["greedy", "sample", "beam"] = "greedy"
     search: dict[str, Any] = {}
     stream: bool = False
@@ -68,7 +80,7 @@ class GenerateBody(msgspec.Struct):
 
 
 class TokenizeBody(msgspec.Struct):
-    inputs: str | list[str]
+    inputs: Texts
 
 
 class ModelInfo(msgspec.Struct):
@@ -133,7 +145,7 @@ async def fill(service: Service, request: Request) -> Any:
     texts, is_single = as_list(body.inputs)
     check_count(len(texts), service.limits)
     if not operations.can_fill(predictor):
-        raise InvalidRequest("this model fills no masks: it was fine-tuned, or has no masked language model")
+        raise Unsupported("this model fills no masks: it was fine-tuned, or has no masked language model")
     texts, sizes = await fit_masked_texts(predictor, texts, body.truncate)
     candidates = None if body.candidates is None else tuple(body.candidates)
     operation = operations.fill(predictor, body.top_k, candidates, body.iterative)
@@ -167,7 +179,7 @@ async def generate(service: Service, request: Request) -> Any:
     texts, is_single = as_list(body.inputs)
     check_count(len(texts), service.limits)
     if not operations.can_generate(predictor):
-        raise InvalidRequest("this model generates no text; serve a causal language model, or one with task=generate")
+        raise Unsupported("this model generates no text; serve a causal language model, or one with task=generate")
     if body.stream:
         if len(texts) > 1:
             raise InvalidRequest("stream=true is for a single text; send a request for each")
@@ -197,7 +209,7 @@ async def _embed(
 ) -> list[Any]:  # fmt: skip
     check_count(len(texts), service.limits)
     if not operations.can_embed(predictor):
-        raise InvalidRequest("this model has no sentence vectors: it is an encoder-decoder")
+        raise Unsupported("this model has no sentence vectors: it is an encoder-decoder")
     texts, sizes = await fit_texts(predictor, texts, truncate, [prompt_name])
     return await service.run(request, operations.embed(predictor, pooling, prompt_name), texts, sizes)
 
@@ -231,7 +243,7 @@ async def _read_examples(
 ) -> tuple[list[Any], list[int]]:
     check_count(len(inputs), service.limits)
     if predictor.task is None:
-        raise InvalidRequest("this model has no task; use fill, embed or generate, or serve a fine-tuned one")
+        raise Unsupported("this model has no task; use fill, embed or generate, or serve a fine-tuned one")
     return await fit_examples(predictor, inputs, truncate)
 
 

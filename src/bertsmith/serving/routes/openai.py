@@ -21,7 +21,7 @@ class EmbeddingsBody(msgspec.Struct):
     """`input`: a text, a list of texts, token ids of the model's own vocabulary, or a list of lists of them; `truncate` is
     ours."""
 
-    input: str | list[str | int | list[int]]
+    input: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1)] | None = None

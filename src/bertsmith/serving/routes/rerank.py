@@ -9,16 +9,19 @@ from starlette.requests import Request
 
 from .. import operations
 from ..endpoints import Endpoint
-from ..errors import InvalidRequest
 from ..requests import Truncate, check_count, fit_examples, fit_texts, read_body
 from ..service import Service
 
 CROSS_ENCODER, BY_VECTORS = "cross-encoder", "embeddings"
 
 
+class Document(msgspec.Struct):
+    text: str
+
+
 class RerankBody(msgspec.Struct):
     query: str
-    documents: list[str | dict[str, Any]]
+    documents: Annotated[list[str | Document], Meta(min_length=1)]
     model: str | None = None
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool = False
@@ -45,10 +48,8 @@ def error_body(error: Any) -> dict[str, Any]:
 
 async def rerank(service: Service, request: Request) -> RerankAnswer:
     body = await read_body(request, RerankBody, service.limits)
-    texts = [document if isinstance(document, str) else document.get("text") for document in body.documents]
-    if not all(isinstance(text, str) for text in texts):
-        raise InvalidRequest('a document is neither a text nor {"text": ...}')
-    name, scores, method = await score(service, request, body.model, body.query, texts, body.truncate)  # type: ignore[arg-type]
+    texts = [document if isinstance(document, str) else document.text for document in body.documents]
+    name, scores, method = await score(service, request, body.model, body.query, texts, body.truncate)
     ranked = sorted(range(len(texts)), key=lambda index: (-scores[index], index))[: body.top_n]
     results = [
         RankedDocument(index, scores[index], {"text": texts[index]} if body.return_documents else None) for index in ranked
