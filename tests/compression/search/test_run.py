@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bertsmith
+from bertsmith.errors import UserError
 from tests.support.cli import kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
 from tests.support.rows import classification_row, write_jsonl
@@ -64,6 +65,21 @@ def test_the_gate_refuses_and_a_lower_gate_uses_what_was_trained(folder):
     before = (out / "search" / "1-layers" / "card.json").stat().st_mtime_ns
     result = run_cli_json(*words(folder, "refused", "gate=0.01", *settings, "train.learning_rate=5"))
     assert result["chosen"] == "1-layers-fp32" and (out / "search" / "1-layers" / "card.json").stat().st_mtime_ns == before
+
+
+def test_a_model_that_quantizes_badly_is_refused_by_the_gate(folder, monkeypatch):
+    """`quantize` writes nothing worse than the gate: the candidate is left out, and nothing else is smaller."""
+
+    def refuse(recipe, quiet):
+        raise UserError(f"kept 0.5 of the accuracy, below gate={recipe.gate}")
+
+    monkeypatch.setattr("bertsmith.compression.search.run.quantize", refuse)
+    settings = ["num_hidden_layers=[]", "amount=[]", "precision=int8", "gate=0.98"]
+    error = run_cli(*words(folder, "bad", *settings), code=2).stderr.splitlines()[-1]
+    assert "no smaller model keeps 98.0% of the accuracy, so none was written" in error
+    front = json.loads((folder / "bad/front.json").read_text())
+    assert front["omitted"] == [{"name": "original, int8", "reason": "kept 0.5 of the accuracy, below gate=0.98"}]
+    assert "below gate=0.98" in (folder / "bad/front.html").read_text() and not (folder / "bad/model").exists()
 
 
 @pytest.mark.slow

@@ -62,6 +62,12 @@ class Front:
         ]  # fmt: skip
         return min(usable, key=lambda artifact: (artifact.cost.bytes, artifact.cost.latency_p50), default=None)
 
+    @property
+    def best_smaller(self) -> Artifact | None:
+        """The artifact other than the original in fp32 that keeps most of the score."""
+        others = [artifact for artifact in self.artifacts if artifact is not self.reference]
+        return max(others, key=lambda artifact: artifact.kept, default=None)
+
     def is_optimal(self, artifact: Artifact) -> bool:
         """Whether it is on the Pareto front: no other is as good in score, bytes and median latency, and better in one."""
         return not any(_dominates(other, artifact) for other in self.artifacts)

@@ -38,9 +38,9 @@ def render_page(front: Front, model: str) -> bytes:
 def _choice_section(front: Front) -> Section:
     chosen = front.chosen
     if chosen is None:
-        best = max(front.artifacts, key=lambda artifact: (artifact.candidate != front.reference.candidate, artifact.kept))
-        text = (f"No smaller artifact keeps {front.gate:.1%} of the score, so no model was written. The best one, {best.name}, "
-                f"keeps {best.kept:.1%}.")  # fmt: skip
+        best = front.best_smaller
+        found = f" The best one, {best.name}, keeps {best.kept:.1%}." if best else ""
+        text = f"No smaller artifact keeps {front.gate:.1%} of the score, so no model was written.{found}"
         return section("Choice", render("macros", "warning", text=text))
     facts = [
         ("chosen", chosen.name, f"the smallest that keeps {front.gate:.1%} of the score"),

@@ -18,6 +18,8 @@ from ..distillation.recipe import DistillRecipe, DistillTrain, Shape
 from ..distillation.run import distill
 from ..pruning.recipe import PruneRecipe
 from ..pruning.run import prune
+from ..quantization.recipe import QuantizeRecipe
+from ..quantization.run import quantize
 from ..recovery.run import Setup, load_source, read_setup
 from .candidates import REFERENCE, Candidate, Trained, list_candidates, list_trained
 from .front import Artifact, Front, Omitted, share_kept
@@ -26,6 +28,7 @@ from .page import render_page
 from .recipe import CompressRecipe, check_recipe, compress_identity
 
 ROUNDS = 3  # of measurements, in which every artifact has its turn
+MAX_GATE = 0.999  # of quantize, which takes a share below 1
 MODEL, SEARCH, FRONT, PAGE = "model", "search", "front.json", "front.html"  # in the output folder
 
 
@@ -149,9 +152,20 @@ class _Search:
         return self.out / SEARCH / candidate.folder
 
     def _export(self, candidate: Candidate) -> None:
+        """Write the folder of an artifact, unless it exists; int8 with the tables of the embeddings, by `quantize`."""
         source, folder = resolve_path(self._model_folder(candidate.trained), "model"), self._artifact_folder(candidate)
+        if candidate.precision == "int8" and self.recipe.format == "onnx":
+            quantize(self._quantize_recipe(candidate), quiet=True)
+            return
         identity = fingerprint([content_hash(source), self.recipe.format, candidate.precision])
         export_graphs(source, folder, self.recipe.format, Console(True), identity, candidate.precision)
+
+    def _quantize_recipe(self, candidate: Candidate) -> QuantizeRecipe:
+        recipe = self.recipe
+        return QuantizeRecipe(
+            model=self._model_folder(candidate.trained), out=str(self._artifact_folder(candidate)), data=recipe.data,
+            gate=min(recipe.gate, MAX_GATE), max_length=recipe.max_length, seed=recipe.seed,
+        )  # fmt: skip
 
     def _evaluate(self, candidate: Candidate) -> Evaluation:
         predictor = load(str(self._artifact_folder(candidate)), self.recipe.format, "fp32")
@@ -180,8 +194,7 @@ class _Search:
         write_page(self.out / PAGE, render_page(front, self.recipe.model))
         chosen = front.chosen
         if chosen is None:
-            smaller = [artifact for artifact in front.artifacts if artifact is not front.reference]
-            best = max(smaller, key=lambda artifact: artifact.kept, default=None)
+            best = front.best_smaller
             found = f"; {best.name} keeps {best.kept:.1%}" if best else ""
             raise UserError(
                 f"no smaller model keeps {front.gate:.1%} of the {front.metric}{found}, so none was written ({self.out / PAGE} "
