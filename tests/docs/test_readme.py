@@ -46,7 +46,10 @@ def test_readme_translations_have_the_same_links_and_targets():
 
 
 def test_readme_translations_run_the_same_stages():
-    stages = [[arguments[:2] for _, arguments in find_commands(page)] for page in (ENGLISH, CHINESE)]
+    stages = [
+        [[word.replace("mini-zh", "mini-en") for word in arguments[:2]] for _, arguments in find_commands(page)]
+        for page in (ENGLISH, CHINESE)
+    ]
     assert stages[0] == stages[1]
 
 

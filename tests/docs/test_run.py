@@ -191,7 +191,7 @@ def run_block(block: Block, names: dict[str, Any]) -> Iterator[str]:
             yield f"{block.location}\n{messages.getvalue()}{failure}"
     elif block.language in SHELL:
         for text, arguments in block.piped_commands():
-            if arguments[0] == "bertsmith" and (failure := run_command(arguments[1:], text)):
+            if arguments[0] == "bertsmith" and arguments[-1] != "&" and (failure := run_command(arguments[1:], text)):
                 yield f"{block.location}: {' '.join(arguments)}\n{failure}"
 
 
