@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "runs": "errors config artifacts writing tensors console signals",
     "convert": "errors config artifacts writing tensors console tokenization tasks model word_vectors objectives "
     "train.objective inference runs pretrained",
-    "serving": "errors artifacts console reading signals tasks inference",
+    "serving": "errors config artifacts console reading signals tasks inference corpus reports runs pretraining",
     "planning": "errors config console corpus model objectives train runs",
     "diagnostics": "errors config artifacts writing rng tensors tokenization corpus model objectives runs reports",
     "pretraining": "errors config artifacts writing console device corpus tokenization model word_vectors objectives "

@@ -27,6 +27,7 @@ from .signals import RESUME_HINT
 from .tensors import load_tensors, save_tensors
 from .writing import check_work_folders, check_writable, lock_output, remove_temps, write_json
 
+RUN_FILE, STATUS_FILE = "run.json", "status.json"  # in state/, while a run trains
 PROGRESS_FILE = "progress.json"  # of a checkpoint: everything but its tensors
 
 # Keys of [train] that may change when a run resumes: they set how the work is done. (Another device may round differently.)
@@ -232,7 +233,7 @@ def _remove_state(out: Path) -> None:
         shutil.rmtree(step_folder)
     shutil.rmtree(out / "state" / "counts", ignore_errors=True)  # co-occurrence counts of GloVe
     shutil.rmtree(out / "state" / "cache", ignore_errors=True)
-    for best_file in (out / "state").glob("best-*"):
-        best_file.unlink()
+    for file in (*(out / "state").glob("best-*"), out / "state" / RUN_FILE, out / "state" / STATUS_FILE):
+        file.unlink(missing_ok=True)
     with suppress(OSError):
         (out / "state").rmdir()  # unless a user put files there

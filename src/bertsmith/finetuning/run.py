@@ -43,6 +43,7 @@ from ..train.config import TrainConfig
 from ..train.objective import Batch, Objective
 from ..train.param_groups import ParamScheduleFn
 from ..train.setup import isolate_torch_state, prepare
+from ..train.status import RunStatus
 from ..train.trainer import BatchFn, Trainer, Validation
 from ..writing import resolve_output
 from . import seq2seq
@@ -196,7 +197,8 @@ def train_on_task(recipe: FinetuneRecipe, run: Run, base: BaseModel, stage: Task
         "finetune", to_dict(recipe) | {"train": to_dict(config)}, finetuning.model.config.encoder.init_std
     )
     monitor = RunMonitor(run.folder, run_settings)
-    trainer = Trainer(setup, objective, run, recipe.seed, validation=dev, check_log=monitor.check)
+    status = RunStatus(run.folder, {"stage": stage.name, "recipe": to_dict(recipe)}, runs.is_main_process())
+    trainer = Trainer(setup, objective, run, recipe.seed, validation=dev, check_log=monitor.check, status=status)
     run.console.info(describe_settings(settings))
     summary = trainer.fit(stage.build_batches(train_batches, config))
     stage.finish(finetuning.model)

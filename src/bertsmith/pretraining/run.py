@@ -25,6 +25,7 @@ from ..train import oom
 from ..train.config import TrainConfig
 from ..train.objective import Batch
 from ..train.setup import prepare
+from ..train.status import RunStatus
 from ..train.trainer import StepCallback, Trainer, Validation
 from ..writing import resolve_output
 from .setup import PretrainRecipe, PretrainSetup, pretrain_identity
@@ -52,6 +53,7 @@ def train_on_corpus(setup: PretrainSetup, run: Run, on_step: StepCallback = lamb
     loaders = setup.build_loaders()
     settings = RunSettings("pretrain", to_dict(recipe), setup.config.encoder.init_std)
     monitor = RunMonitor(out, settings, corpus.card["unigram_entropy"])
+    record = {**setup.record, "recipe": to_dict(recipe), "unigram_entropy": corpus.card["unigram_entropy"]}
 
     def train_once(train: TrainConfig) -> tuple[Trainer, Model, dict[str, Any]]:
         model = setup.build_model(console)
@@ -72,6 +74,7 @@ def train_on_corpus(setup: PretrainSetup, run: Run, on_step: StepCallback = lamb
                 validation=_build_validation(setup, train.batch_tokens),
                 on_step=on_step,
                 check_log=monitor.check,
+                status=RunStatus(out, record, runs.is_main_process()),
             )
             warn_once()
             return trainer, model, trainer.fit(get_batch)

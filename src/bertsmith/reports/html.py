@@ -108,8 +108,13 @@ def format_value(value: Any) -> str:
 
 @cache
 def _environment() -> Environment:
+    return build_environment(TEMPLATES)
+
+
+def build_environment(*folders: Path) -> Environment:
+    """Templates of these folders, with all text escaped."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(folders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["value"] = format_value
     environment.tests["numeric"] = _is_numeric

@@ -20,6 +20,7 @@ from .logging import MetricsLogger, MetricSums, ProgressDisplay, format_metrics,
 from .objective import Batch, Objective
 from .progress import Clock, TimeProgress, TrainProgress, parse_progress, progress_to_dict
 from .setup import TrainSetup, isolate_torch_state
+from .status import RunStatus, read_memory
 from .step import StepResult, UpdateStep, evaluate
 
 MAX_ROLLBACKS = 3  # after which training is given up
@@ -62,15 +63,17 @@ class Trainer:
         validation: Validation | None = None,
         on_step: StepCallback = lambda step, report: None,
         check_log: LogCheck = lambda fraction_done: (),
+        status: RunStatus | None = None,
     ) -> None:
         """on_step: called after each step with its number and metrics.
 
         check_log: called after each training row of metrics.jsonl, on the main process; what it returns is shown as warnings.
+        status: where the progress is written for others to read.
         """
         setup.config.check()
         self.setup, self.config, self.model, self.run, self.seed = setup, setup.config, setup.model, run, seed
         self.objective, self.validation, self.on_step = objective, validation or Validation(), on_step
-        self.check_log = check_log
+        self.check_log, self.status = check_log, status
         if self.config.epochs is not None:
             raise UserError("train.epochs must first be converted to steps, by TrainConfig.resolve_epochs(batches_per_epoch)")
         if self.config.early_stopping_patience and not self.validation.eval_sets and not self.validation.score_fn:
@@ -217,11 +220,24 @@ class Trainer:
         if step % c.save_every == 0 and step != c.steps and not self.anomaly_detector.bad_steps:  # _finish saves the last step
             self._save()
         speed = row["tokens"] / (self.clock.step_seconds or 1)
+        if self.status:
+            self.status.update(self._describe_status(speed), is_last=step == c.steps)
         self.display.update(
             self._run_fractions()[0],
             self._progress_text(),
             {**row, "tokens_per_second": speed, "seconds_left": self._seconds_left()},
         )
+
+    def _describe_status(self, tokens_per_second: float) -> dict[str, Any]:
+        """Where the run is; `next_batch` is the number of the micro-batch that the next step reads first."""
+        p, c = self.progress, self.config
+        return {
+            "step": p.step, "steps": c.steps, "fraction_done": self._run_fractions()[0], "tokens": p.tokens,
+            "tokens_per_second": tokens_per_second, "seconds": self.clock.elapsed, "seconds_left": self._seconds_left(),
+            "memory": read_memory(self.setup.device), "device": str(self.setup.device), "learning_rate": p.log.learning_rate,
+            "next_batch": (p.anomalies.batch_offset + p.step) * c.gradient_accumulation_steps,
+            "batch_tokens": c.batch_tokens, "gradient_accumulation_steps": c.gradient_accumulation_steps,
+        }  # fmt: skip
 
     def _log(self) -> None:
         p, log, means = self.progress, self.progress.log, MetricSums(self.progress.log.metric_sums).means()

@@ -39,6 +39,7 @@ from ...tokenization.tokenizer import Tokenizer
 from ...train.objective import Batch, Objective
 from ...train.param_groups import ParamScheduleFn
 from ...train.setup import prepare
+from ...train.status import RunStatus
 from ...train.trainer import Trainer, Validation
 from ...writing import check_writable
 from .recipe import RecoveryRecipe, RecoveryTrain
@@ -147,7 +148,10 @@ def train(
     monitor = RunMonitor(run.folder, run_settings)
     dev = partial(_list_dev_batches, recipe, setup, smaller.tokenizer) if setup.examples.dev else None
     validation = Validation({"dev": dev}) if dev else None
-    trainer = Trainer(prepared, wrap(taught), run, recipe.seed, validation=validation, check_log=monitor.check)
+    status = RunStatus(run.folder, {"stage": stage, "recipe": to_dict(recipe)})
+    trainer = Trainer(
+        prepared, wrap(taught), run, recipe.seed, validation=validation, check_log=monitor.check, status=status
+    )  # fmt: skip
     run.console.info(describe_settings(settings))
     summary = trainer.fit(partial(_train_batch, batches))
     for warning in monitor.finish():
