@@ -212,9 +212,10 @@ STAGE_HELP = {
         (
             "bertsmith serve model=mini-en",
             "bertsmith serve model=out/mood,mini-en port=8080 api_keys=keys.txt",
+            "bertsmith serve runs=out",
         ),
-        ("model", "host", "port", "batch_tokens", "max_texts", "timeout", "memory_limit", "api_keys", "requests_per_minute",
-         "cors_origins", "device", "precision"),
+        ("model", "runs", "host", "port", "batch_tokens", "max_texts", "timeout", "memory_limit", "api_keys",
+         "requests_per_minute", "cors_origins", "device", "precision"),
     ),
     "doctor": StageHelp(
         "Diagnose a corpus, a checkpoint or a stopped run: what was found, what it means, and a setting to try. Exits with 1 "

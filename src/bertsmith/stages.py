@@ -836,7 +836,8 @@ def embed(
 @stage("serve", StageResult)
 def serve(
     *,
-    model: Sequence[StrPath] | StrPath,
+    model: Sequence[StrPath] | StrPath = (),
+    runs: str | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     batch_tokens: int = 2048,
@@ -861,6 +862,7 @@ def serve(
 
     Args:
         model: checkpoint folders and names of shipped models; paths have their names
+        runs: folder whose runs, corpora, races and compressions the pages at /workshop show; they are only read
         host: address to listen on; 0.0.0.0: every network of the machine
         port: port; 0: any free one, which is printed
         batch_tokens: tokens computed at once; a short request waits for at most one such batch

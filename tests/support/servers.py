@@ -12,6 +12,7 @@ from bertsmith.serving.models import ModelStore
 from bertsmith.serving.requests import Limits
 from bertsmith.serving.server import open_socket, serve
 from bertsmith.serving.service import Service
+from bertsmith.serving.workshop import workshop_routes
 
 MAX_BYTES = 200_000
 
@@ -53,7 +54,8 @@ def run_server(models, load=bertsmith.load, access=None, limits=None, memory_lim
             servers.append(self)
 
     listener = open_socket("127.0.0.1", 0)
-    app = build_app(service, access or Access(), options.get("cors_origins", ()))
+    workshop = workshop_routes(options["runs"]) if "runs" in options else []
+    app = build_app(service, access or Access(), options.get("cors_origins", ()), workshop)
     module.Server = RecordedServer
     thread = threading.Thread(target=serve, args=(app, listener))
     thread.start()

@@ -1,4 +1,5 @@
-"""`bertsmith serve`: models behind HTTP, for our own clients and those of OpenAI, text-embeddings-inference and Cohere."""
+"""`bertsmith serve`: models behind HTTP, for our own clients and those of OpenAI, text-embeddings-inference and Cohere; and
+pages of training runs."""
 
 import logging
 from pathlib import Path
@@ -20,9 +21,10 @@ MAX_KEY_FILE_BYTES = 1 << 20
 class Recipe(Config, frozen=True):
     """The models, the address, and the limits of a request."""
 
-    model: Annotated[
-        tuple[str, ...], Meta(min_length=1), "checkpoint folders and names of shipped models; paths have their names"
-    ]
+    model: Annotated[tuple[str, ...], "checkpoint folders and names of shipped models; paths have their names"] = ()
+    runs: Annotated[
+        str | None, "folder whose runs, corpora, races and compressions the pages at /workshop show; they are only read"
+    ] = None
     host: Annotated[str, "address to listen on; 0.0.0.0: every network of the machine"] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535), "port; 0: any free one, which is printed"] = 8000
     batch_tokens: Annotated[PosInt, "tokens computed at once; a short request waits for at most one such batch"] = 2048
@@ -43,16 +45,20 @@ class Recipe(Config, frozen=True):
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
     """Serve until a stop signal."""
+    if not recipe.model and recipe.runs is None:
+        raise UserError("serve needs model=FOLDER,FOLDER (or names of shipped models), or runs=FOLDER for the workshop pages")
     try:
         from ..serving.app import Access, build_app
         from ..serving.models import ModelStore
         from ..serving.requests import Limits
         from ..serving.server import open_socket, serve
         from ..serving.service import Service
+        from ..serving.workshop import workshop_routes
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn", "h11"):
             raise
         raise UserError("serve needs Starlette and uvicorn: pip install 'bertsmith[serve]'") from None
+    workshop = workshop_routes(resolve_path(recipe.runs, "runs")) if recipe.runs is not None else []
     memory_limit = None if recipe.memory_limit is None else recipe.memory_limit * 1_000_000
     store = ModelStore(recipe.model, lambda folder: load(folder, recipe.backend, recipe.precision, recipe.device), memory_limit)
     access = Access(_read_keys(recipe.api_keys), recipe.requests_per_minute)
@@ -62,8 +68,11 @@ def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:
         host, port = listener.getsockname()[:2]
         service = Service(store, recipe.batch_tokens, recipe.max_pending, limits)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        console.info(f"serving {', '.join(store.models)} on http://{f'[{host}]' if ':' in host else host}:{port}")
-        serve(build_app(service, access, recipe.cors_origins), listener)
+        address, names = f"http://{f'[{host}]' if ':' in host else host}:{port}", ", ".join(store.models)
+        console.info(f"serving {names} on {address}" if names else f"showing {recipe.runs} on {address}/workshop")
+        if names and workshop:
+            console.info(f"showing {recipe.runs} on {address}/workshop")
+        serve(build_app(service, access, recipe.cors_origins, workshop), listener)
     return {"host": host, "port": port, "models": list(store.models)}
 
 

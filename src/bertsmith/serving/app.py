@@ -1,11 +1,12 @@
 """The ASGI app: all endpoints, health and metrics, keys, rate limit and CORS, errors as JSON, and one log line per request."""
 
+import base64
 import hmac
 import json
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,9 +23,11 @@ from .errors import ClientGone, InternalError, InvalidRequest, Overloaded, Serve
 from .page import page_routes
 from .routes import attribute, inference, models, openai, rerank
 from .service import Service
+from .workshop.pages import redirect_home
 
 ENDPOINTS = (*models.ENDPOINTS, *attribute.ENDPOINTS, *openai.ENDPOINTS, *rerank.ENDPOINTS, *inference.ENDPOINTS)
 OPEN_PATHS = frozenset(("/health", "/ready"))  # without a key, for load balancers
+WORKSHOP = "/workshop"  # pages for browsers, which ask for a name and a password: the password is the key
 OPEN_FOLDER = "/page/"  # the page asks for the key itself
 CLIENT_GONE = 499  # as nginx logs it; nobody receives it
 MAX_REQUESTS = 4096  # in progress; with more, a request is to be sent again
@@ -46,7 +49,10 @@ class Access:
         if path in OPEN_PATHS or is_page or request.method == "OPTIONS":
             return
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        key = key if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        if scheme.lower() == "basic" and path.startswith(WORKSHOP):
+            key = _read_password(key)
+        elif scheme.lower() != "bearer":
+            key = request.headers.get("x-api-key", "")
         if self.keys and not any([hmac.compare_digest(key.encode(), known) for known in self.keys]):
             raise Unauthorized("the API key is missing or wrong; send `Authorization: Bearer KEY`")
         if self.requests_per_minute is not None:
@@ -66,8 +72,10 @@ class Access:
             raise TooManyRequests(f"more than {limit} requests a minute; try again in {seconds} s", retry_after=seconds)
 
 
-def build_app(service: Service, access: Access, cors_origins: tuple[str, ...] = ()) -> AsgiApp:
-    """The app of a service, whose first model is loaded when it starts."""
+def build_app(
+    service: Service, access: Access, cors_origins: tuple[str, ...] = (), workshop: Sequence[Route] = ()
+) -> AsgiApp:  # fmt: skip
+    """The app of a service, whose first model is loaded when it starts; with the pages of a workshop, if there are any."""
     document = describe_api(ENDPOINTS, bool(access.keys))
 
     async def health(request: Request) -> Response:
@@ -93,7 +101,8 @@ def build_app(service: Service, access: Access, cors_origins: tuple[str, ...] = 
 
     plain = {"/health": health, "/ready": ready, "/metrics": metrics, "/openapi.json": openapi}
     routes = [Route(path, function, methods=["GET"]) for path, function in plain.items()]
-    routes += page_routes()
+    routes += workshop
+    routes += page_routes() if service.store.models else [Route("/", redirect_home, methods=["GET"])]
     routes += [Route(endpoint.path, _wrap(service, endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown_path})
     return _Gate(app, service, access, cors_origins)
@@ -139,6 +148,14 @@ async def _unknown_path(request: Request, error: Exception) -> Response:
     return json_response(message, error.status_code, headers)
 
 
+def _read_password(credentials: str) -> str:
+    """The password of HTTP Basic credentials; empty if they are none."""
+    try:
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
 class _Gate:
     """ASGI middleware around the app: access, CORS, counting and logging. It passes `receive` on, so that the app sees a client
     leave."""
@@ -168,7 +185,10 @@ class _Gate:
                 if self._num_requests > MAX_REQUESTS:
                     raise Overloaded(f"{MAX_REQUESTS:,} requests are in progress; try again in a second", retry_after=1)
             except ServeError as error:
-                await _error_response(error)(scope, receive, send_counted)
+                response = _error_response(error)
+                if isinstance(error, Unauthorized) and request.url.path.startswith(WORKSHOP):
+                    response.headers["www-authenticate"] = 'Basic realm="the password is an API key"'
+                await response(scope, receive, send_counted)
                 return
             if request.method == "OPTIONS" and cors:
                 await Response(status_code=204)(scope, receive, send_counted)

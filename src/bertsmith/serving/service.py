@@ -25,7 +25,8 @@ class Service:
 
     async def start(self) -> None:
         """Load the first model; the others are loaded when they are asked for."""
-        await self.store.load(next(iter(self.store.models.values())))
+        if self.store.models:
+            await self.store.load(next(iter(self.store.models.values())))
         self.is_ready = True
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """How far a run is: `state/run.json` says what it is, `state/status.json` where it is. `bertsmith serve runs=` reads them.
 
-metrics.jsonl has no times, so that a resumed run has the same rows; these files have them, and are removed with the checkpoints.
+metrics.jsonl has no times, so that a resumed run has the same rows; these files have them, and go with the checkpoints.
 """
 
 import resource

@@ -26,7 +26,7 @@ class Frame:
 
     width: int = FULL_WIDTH
     height: int = HEIGHT
-    left: int = 52
+    left: int = 58
     right: int = 14
     top: int = 10
     bottom: int = 42

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ... import __version__
-from .axes import FULL_WIDTH, tag
+from .axes import FULL_WIDTH, HALF_WIDTH, tag
 
 FONT = 'system-ui, "DejaVu Sans", "Noto Sans CJK SC", "WenQuanYi Micro Hei", sans-serif'
 FILE_STYLE = """
@@ -39,7 +39,10 @@ class LegendEntry(NamedTuple):
 
 
 class Chart(Markup):
-    """A `<figure>` of SVG shapes below a title and a legend; it is markup, and keeps its parts for a file."""
+    """A `<figure>` of SVG shapes below a title and a legend; it is markup, and keeps its parts for a file.
+
+    fills_page: the drawing is as wide as the page, else about as wide as it is.
+    """
 
     caption: str  # the title; `title` is a method of strings
     subtitle: str
@@ -51,14 +54,15 @@ class Chart(Markup):
 
     def __new__(
         cls, title: str, shapes: Iterable[Markup], width: float, height: float, top: float = 0.0,
-        legend: Sequence[LegendEntry] = (), subtitle: str = "", css_class: str | None = None,
+        legend: Sequence[LegendEntry] = (), subtitle: str = "", fills_page: bool = True,
     ) -> "Chart":  # fmt: skip
         shapes = tuple(shapes)
-        svg = tag("svg", *shapes, viewBox=f"0 {-top:g} {width:g} {height + top:g}", role="img", aria_label=title)
+        limit = None if fills_page else f"max-width: {1.2 * width:g}px"
+        svg = tag("svg", *shapes, viewBox=f"0 {-top:g} {width:g} {height + top:g}", role="img", aria_label=title, style=limit)
         caption = tag("figcaption", title, tag("small", subtitle) if subtitle else "")
         entries = [_legend_html(entry) for entry in legend]
         above = tag("div", *entries, class_="legend") if entries else ""
-        chart = super().__new__(cls, tag("figure", caption, above, svg, class_=css_class))
+        chart = super().__new__(cls, tag("figure", caption, above, svg, class_="wide" if width > 1.5 * HALF_WIDTH else None))
         chart.caption, chart.subtitle, chart.shapes = title, subtitle, shapes
         chart.width, chart.height, chart.top, chart.legend = width, height, top, tuple(legend)
         return chart

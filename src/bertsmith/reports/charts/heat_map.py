@@ -62,7 +62,7 @@ def heat_grid(
             frame = tag("rect", tag("title", tooltip), x=x, y=y, width=inner, height=inner, class_="cell")
             shapes += [_image(values, x, y, inner, inner), frame]
     width = GRID_MARGIN + size * num_columns
-    return Chart(title, shapes, width, 20 + size * len(matrices), css_class=_css_class(width))
+    return Chart(title, shapes, width, 20 + size * len(matrices), fills_page=False)
 
 
 def value_map(
@@ -71,27 +71,28 @@ def value_map(
 ) -> Chart:  # fmt: skip
     """A table of (text, heat from -1 to 1), colored by the heat; `extra_columns` have a name and a text for each row."""
     num_columns = max(len(row) for row in cells)
-    size = min(MAX_CELL, (FULL_WIDTH - GRID_MARGIN) / (num_columns + 1.4 * len(extra_columns)))
+    left = max(GRID_MARGIN, 14 + max(text_width(_shorten(name)) for name in (*row_names, corner)))
+    size = min(MAX_CELL, (FULL_WIDTH - left) / (num_columns + 1.4 * len(extra_columns)))
     height, font = 28.0, "font-size: 11px" if size > 40 else "font-size: 9px"
-    shapes = [tag("text", corner, x=GRID_MARGIN - 8, y=12, text_anchor="end")]
+    shapes = [tag("text", corner, x=left - 8, y=12, text_anchor="end")]
     for column, name in enumerate(column_names):
-        shapes.append(tag("text", name, x=GRID_MARGIN + (column + 0.5) * size, y=12, text_anchor="middle", style=font))
+        shapes.append(tag("text", _shorten(name), x=left + (column + 0.5) * size, y=12, text_anchor="middle", style=font))
     for row, (name, values) in enumerate(zip(row_names, cells, strict=True)):
         y = 20 + row * height
-        shapes.append(tag("text", name, x=GRID_MARGIN - 8, y=y + height / 2 + 4, text_anchor="end"))
+        shapes.append(tag("text", _shorten(name), x=left - 8, y=y + height / 2 + 4, text_anchor="end"))
         for column, (text, heat) in enumerate(values):
-            x = GRID_MARGIN + column * size
+            x = left + column * size
             shapes.append(_cell(heat, x + 1, y + 1, size - 2, height - 2))
             shapes.append(
                 tag("text", text, x=x + size / 2, y=y + height / 2 + 4, text_anchor="middle", class_="value", style=font)
             )
     for index, (name, texts) in enumerate(extra_columns):
-        x = GRID_MARGIN + size * (num_columns + 1.4 * index + 1.3)
+        x = left + size * (num_columns + 1.4 * index + 1.3)
         shapes.append(tag("text", name, x=x, y=12, text_anchor="end", style=font))
         for row, text in enumerate(texts):
             shapes.append(tag("text", text, x=x, y=20 + row * height + height / 2 + 4, text_anchor="end"))
-    width = GRID_MARGIN + size * (num_columns + 1.4 * len(extra_columns))
-    return Chart(title, shapes, width, 20 + height * len(cells), subtitle=subtitle, css_class=_css_class(width))
+    width = left + size * (num_columns + 1.4 * len(extra_columns))
+    return Chart(title, shapes, width, 20 + height * len(cells), subtitle=subtitle, fills_page=False)
 
 
 def heat_image(values: Values) -> str:
@@ -137,11 +138,6 @@ def _font_size(cell: float, index: int, labels: Sequence[str]) -> float:
     if cell >= (9.0 if all(label.lstrip("-").isdigit() for label in labels) else 4.0):
         return min(11.0, 0.9 * cell)
     return 11.0 if index % int(np.ceil(14 / cell)) == 0 else 0.0
-
-
-def _css_class(width: float) -> str | None:
-    """Charts narrower than a page are not stretched."""
-    return "narrow-chart" if width < 0.8 * FULL_WIDTH else None
 
 
 def _shorten(label: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ...reports.charts import (
     value_map,
 )
 from ...reports.masking import CORRUPTIONS, classify_corruption, pair_label_names, restore_tokens
+from ...reports.training_curves import ACCURACIES
 from .runs import RunView
 
 Translate = Callable[[str], str]
@@ -66,8 +67,7 @@ def draw_run(run: RunView, t: Translate) -> tuple[list[Chart], list[Chart]]:
     wide = [line_chart(t("Loss (nats)"), series, t("step"), reference)]
     names = sorted({name for row in run.rows for name in row if name.endswith("accuracy")})
     accuracies = [
-        Series(f"{name.removesuffix('_accuracy') if name != 'accuracy' else t('accuracy')}, {title}",
-               extract_points(rows.get(split, []), name), style)
+        Series(f"{t(ACCURACIES.get(name, 'accuracy'))}, {title}", extract_points(rows.get(split, []), name), style)
         for name in names for split, title, style in _named_splits(rows, t)
     ]  # fmt: skip
     accuracies = [one for one in accuracies if one.points][: len(COLORS)]
@@ -106,7 +106,9 @@ def draw_comparison(runs: Sequence[RunView], t: Translate) -> list[Chart]:
     return charts
 
 
-def describe_batch(corpus: Corpus, loader: BatchLoader, k: int, first: int, count: int, t: Translate) -> tuple[list[BatchSample], int]:
+def describe_batch(
+    corpus: Corpus, loader: BatchLoader, k: int, first: int, count: int, t: Translate
+) -> tuple[list[BatchSample], int]:
     """Samples first .. first + count of micro-batch k, and how many it has; a pure function of (corpus, seed, k)."""
     batch = loader(k)
     ends = np.cumsum(batch.lengths)
@@ -198,7 +200,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

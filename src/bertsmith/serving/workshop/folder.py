@@ -2,10 +2,12 @@
 
 import os
 import stat
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...artifacts import CORPUS_TOKENS, detect_kind
+from ...artifacts import CORPUS_TOKENS
 from ...errors import UserError
 from ...reading import as_object, parse_json, read_bytes
 
@@ -59,12 +61,9 @@ class Workshop:
 
     def find_entries(self) -> list[Entry]:
         """Runs, corpora, races and compressions, the last modified first."""
-        entries, seen = list[Entry](), 0
-        for parent, folders, files in os.walk(self.root):
-            seen += 1
+        entries = list[Entry]()
+        for parent, folders, files in islice(os.walk(self.root), MAX_FOLDERS):
             depth = len(Path(parent).relative_to(self.root).parts)
-            if seen > MAX_FOLDERS:
-                break
             folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in WORK_FOLDERS)
             folders[:] = folders[:MAX_FOLDERS] if depth + 1 < MAX_DEPTH else []
             kind = _detect_entry(set(files), Path(parent))
@@ -90,12 +89,14 @@ def check_log(folder: Path) -> Path:
     try:
         state = path.lstat()
     except OSError:
-        raise UserError(f"{folder.name} has no metrics.jsonl yet; a run writes the first row after train.log_every steps") from None
+        raise UserError(
+            f"{folder.name} has no metrics.jsonl yet; a run writes the first row after train.log_every steps"
+        ) from None
     if not stat.S_ISREG(state.st_mode):
         raise UserError(f"the metrics.jsonl of {folder.name} is no regular file")
     if state.st_size > MAX_LOG_BYTES:
-        raise UserError(f"the metrics.jsonl of {folder.name} has {state.st_size:,} bytes, more than the {MAX_LOG_BYTES:,} that are "
-                        "read; raise train.log_every")  # fmt: skip
+        raise UserError(f"the metrics.jsonl of {folder.name} has {state.st_size:,} bytes, more than the {MAX_LOG_BYTES:,} that "
+                        "are read; raise train.log_every")  # fmt: skip
     return path
 
 
@@ -109,16 +110,8 @@ def _detect_entry(files: set[str], folder: Path) -> str | None:
     return "run" if "metrics.jsonl" in files or (folder / "state" / "run.json").is_file() else None
 
 
-def _modified(folder: Path, names: list[str]) -> float:
+def _modified(folder: Path, names: Sequence[str]) -> float:
     try:
         return max((folder / name).lstat().st_mtime for name in names) if names else folder.lstat().st_mtime
     except OSError:
         return 0.0
-
-
-def describe_kind(folder: Path) -> str:
-    """What a folder is, in the words of `artifacts.detect_kind`."""
-    try:
-        return detect_kind(folder) or "unfinished run"
-    except (OSError, UserError):
-        return "unfinished run"

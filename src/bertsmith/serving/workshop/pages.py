@@ -78,8 +78,9 @@ def workshop_routes(root: Path) -> list[Route]:
     """Pages of the folder `root`."""
     pages = _Pages(Workshop(root))
     views: dict[str, Callable[[Visit], View]] = {
-        "/workshop": pages.index, "/workshop/run": pages.run, "/workshop/batch": pages.batch, "/workshop/compare": pages.compare,
-        "/workshop/corpus": pages.corpus, "/workshop/race": pages.race, "/workshop/compress": pages.compress,
+        "/workshop": pages.index, "/workshop/run": pages.run, "/workshop/batch": pages.batch,
+        "/workshop/compare": pages.compare, "/workshop/corpus": pages.corpus, "/workshop/race": pages.race,
+        "/workshop/compress": pages.compress,
     }  # fmt: skip
     css = read_text(REPORT_TEMPLATES / "style.css", MAX_ASSET_BYTES) + read_text(TEMPLATES / "workshop.css", MAX_ASSET_BYTES)
     files = {"/workshop/style.css": (css, "text/css"),
@@ -104,7 +105,9 @@ def _respond(pages: "_Pages", view: Callable[[Visit], View]) -> Callable[[Reques
             page, status = View(visit.t("Workshop"), pages.render("problem", text=str(error))), 404
         except Exception as error:  # a file that changed under the reader, for instance
             logger.error(f"{request.url.path}: {type(error).__name__}: {error}")
-            text = "This page could not be made: a file of it changed or is damaged. Reload it; the log of the server says more."
+            text = (
+                "This page could not be made: a file of it changed or is damaged. Reload it; the log of the server says more."
+            )
             page, status = View(visit.t("Workshop"), pages.render("problem", text=text)), 500
         headers = HEADERS | {"x-live": "1" if page.is_live else "0"}
         if request.query_params.get("part") == "1":
@@ -147,8 +150,8 @@ class _Pages:
         runs = [self._run_row(entry.path, entry.modified) for entry in entries if entry.kind == "run"][:MAX_RUNS]
         groups = [(t("Runs"), runs)]
         for kind, title in (("corpus", "Corpora"), ("race", "Races"), ("compress", "Compressions")):
-            rows = [{"path": entry.path, "url": _address(kind, path=entry.path), "changed": _format_time(entry.modified), "state": ""}
-                    for entry in entries if entry.kind == kind]  # fmt: skip
+            rows = [{"path": entry.path, "url": _address(kind, path=entry.path), "changed": _format_time(entry.modified),
+                     "state": ""} for entry in entries if entry.kind == kind]  # fmt: skip
             groups.append((t(title), rows[:MAX_RUNS]))
         is_live = any(row["state"] == "running" for row in runs)
         body = self.render("index", t=t, groups=[(title, rows) for title, rows in groups if rows])
@@ -215,11 +218,13 @@ class _Pages:
         link = lambda start: _address("corpus", path=path, **{"from": start})
         pager = {"previous": link(max(0, first - DOCUMENTS_PER_PAGE)) if first else "",
                  "next": link(first + DOCUMENTS_PER_PAGE) if first + DOCUMENTS_PER_PAGE < count else ""}  # fmt: skip
-        facts = [(t("documents"), count, ""), (t("sentences"), card["sentences"], f"{card['sentences'] / max(count, 1):.1f} {t('each')}"),
+        facts = [(t("documents"), count, ""),
+                 (t("sentences"), card["sentences"], f"{card['sentences'] / max(count, 1):.1f} {t('each')}"),
                  (t("tokens"), card["tokens"], f"{t('vocabulary')}: {card['vocab_size']:,}"),
                  (t("unigram entropy"), card["unigram_entropy"], t("nats per token"))]  # fmt: skip
-        histograms = [bar_chart(t("sentences"), histogram_bins(card["sentence_lengths"]), t("tokens")),
-                      bar_chart(t("documents"), histogram_bins(card["document_lengths"]), t("sentences"))]  # fmt: skip
+        histograms = [bar_chart(t("Sentences by length"), histogram_bins(card["sentence_lengths"]), t("tokens")),
+                      bar_chart(t("Documents by length"), histogram_bins(card["document_lengths"]),
+                                t("sentences"))]  # fmt: skip
         body = self.render("corpus", t=t, facts=facts, histograms=histograms, path=path, documents=documents, pager=pager)
         return View(path, body)
 
@@ -245,13 +250,25 @@ class _Pages:
     # -- parts of the pages
 
     def _run_row(self, path: str, modified: float) -> dict[str, Any]:
-        row = {"path": path, "url": _address("run", path=path), "changed": _format_time(modified), "stage": "", "step": "", "loss": ""}
+        row = {
+            "path": path,
+            "url": _address("run", path=path),
+            "changed": _format_time(modified),
+            "stage": "",
+            "step": "",
+            "loss": "",
+        }
         try:
             run = self.reader.read_run(path)
         except UserError:
             return row | {"state": "stopped"}
         loss = _last(run, None, loss_column(run))
-        return row | {"state": run.state, "stage": run.stage, "step": f"{run.step:,}", "loss": "" if loss is None else f"{loss:.3f}"}
+        return row | {
+            "state": run.state,
+            "stage": run.stage,
+            "step": f"{run.step:,}",
+            "loss": "" if loss is None else f"{loss:.3f}",
+        }
 
     def _next_samples(self, run: RunView, k: int, t: Callable[[str], str]) -> tuple[list[BatchSample], str]:
         """The first samples of a batch, or why there are none."""
@@ -323,7 +340,13 @@ def _run_facts(run: RunView, t: Callable[[str], str]) -> list[tuple[str, Any, st
     if isinstance(status.get("memory"), int):
         facts.append((t("memory"), f"{status['memory'] / 2**30:.2f} GiB", f"{t('largest so far')}, {status.get('device', '')}"))
     if run.state == "running" and isinstance(status.get("seconds_left"), int | float):
-        facts.append((t("time left"), _format_seconds(status["seconds_left"]), f"{t('elapsed')} {_format_seconds(status.get('seconds'))}"))
+        facts.append(
+            (
+                t("time left"),
+                _format_seconds(status["seconds_left"]),
+                f"{t('elapsed')} {_format_seconds(status.get('seconds'))}",
+            )
+        )
     elif isinstance(run.result.get("seconds"), int | float):
         facts.append((t("elapsed"), _format_seconds(run.result["seconds"]), ""))
     if run.skipped:
@@ -343,8 +366,9 @@ def _comparison_row(run: RunView, t: Callable[[str], str]) -> tuple[Any, ...]:
     split = next((split for split in split_rows(run) if split not in (None, "pseudo_perplexity")), None)
     tokens = max((row["tokens"] for row in run.rows if isinstance(row.get("tokens"), int)), default=0)
     speed = run.status.get("tokens_per_second") or run.result.get("tokens_per_second")
-    return (run.path, t(run.state), run.step, tokens, _last(run, None, column), None if split is None else _last(run, split, column),
-            f"{speed:,.0f}" if isinstance(speed, int | float) else None, run.result.get("parameters"))  # fmt: skip
+    return (run.path, t(run.state), run.step, tokens, _last(run, None, column),
+            None if split is None else _last(run, split, column),
+            round(speed) if isinstance(speed, int | float) else None, run.result.get("parameters"))  # fmt: skip
 
 
 def _differences(runs: Sequence[RunView]) -> list[tuple[str, ...]]:
@@ -377,7 +401,9 @@ def _artifact_row(artifact: dict[str, Any], chosen: Any, t: Callable[[str], str]
     score = artifact.get("score") if isinstance(artifact.get("score"), dict) else {}
     number = lambda value, scale=1.0: scale * value if isinstance(value, int | float) else None
     kept = number(artifact.get("kept"))
-    marks = [t("Front")] * bool(artifact.get("pareto")) + [t("chosen")] * (chosen is not None and artifact.get("folder") == chosen)
+    marks = [t("Front")] * bool(artifact.get("pareto")) + [t("chosen")] * (
+        chosen is not None and artifact.get("folder") == chosen
+    )
     return (str(artifact.get("name")), number((score or {}).get("value")), None if kept is None else f"{kept:.1%}",
             number(artifact.get("bytes"), 1e-6), number(artifact.get("latency_p50"), 1e3), number(artifact.get("throughput")),
             ", ".join(marks))  # fmt: skip

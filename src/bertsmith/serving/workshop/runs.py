@@ -73,7 +73,7 @@ class RunReader:
         log = check_log(folder) if has_log else None
         version = None if log is None else (log.stat().st_mtime_ns, log.stat().st_size)
         rows = self._logs.get(folder, version, lambda: _read_rows(folder)) if version and version[1] else []
-        result = card.get("result") if isinstance(card.get("result"), dict) else {}
+        result: dict[str, Any] = values if isinstance(values := card.get("result"), dict) else {}
         is_live = time.time() - float(status.get("time") or 0) < STALLED_SECONDS
         state = "finished" if config and not started else "running" if is_live else "stopped"
         record = started or config
@@ -99,8 +99,8 @@ class RunReader:
             raise UserError(f"{run.path} reads no corpus: batches are shown of `bertsmith pretrain`")
         path = self.workshop.relative(Path(corpus))
         if path is None:
-            raise UserError(f"{run.path} reads the corpus {corpus}, which is not below the folder of this workshop; serve a folder "
-                            "that has both")  # fmt: skip
+            raise UserError(f"{run.path} reads the corpus {corpus}, which is not below the folder of this workshop; serve a "
+                            "folder that has both")  # fmt: skip
         return path
 
     def build_loader(self, run: RunView, fraction_done: float) -> tuple[Corpus, BatchLoader]:
@@ -111,8 +111,8 @@ class RunReader:
         with explain_missing_torch("batches"):
             from ...pretraining.setup import PretrainRecipe
 
-        recipe = from_dict(PretrainRecipe, run.recipe, run.path)
         corpus = self.open_corpus(self.find_corpus(run))
+        recipe = from_dict(PretrainRecipe, run.recipe, run.path)
         ends = [end for _, end in recipe.phases()]
         lengths = [length for length, _ in recipe.phases()]
         length = lengths[next((i for i, end in enumerate(ends) if fraction_done < end), len(lengths) - 1)]
