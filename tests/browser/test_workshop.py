@@ -132,6 +132,8 @@ def test_pages_of_show_render_without_errors(driver, root, tmp_path):
             out = tmp_path / f"{kind}.{suffix}"
             api.show(kind=kind, out=out, quiet=True, **keys)
             driver.get(out.as_uri())
-            assert driver.execute_script("return document.querySelector('svg, .flow, .text').getBoundingClientRect().height") > 10
+            assert (
+                driver.execute_script("return document.querySelector('svg, .flow, .text').getBoundingClientRect().height") > 10
+            )
     errors = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert not errors, errors
