@@ -19,6 +19,7 @@ PACKAGE_FILES = [
     "py.typed", "schema.json", "cli.py", *(f"pretrained/{name}/{file}" for name in ("mini-en", "mini-zh")
                                          for file in ("model.safetensors", "model.onnx", "lm_head.onnx")),
     "reports/templates/base.html.j2", *(f"recipe_files/{name}" for name in list_shipped()),
+    *(f"serving/static/{path.name}" for path in (ROOT / "src/bertsmith/serving/static").iterdir()),
 ]  # fmt: skip
 SDIST_FILES = [
     "pyproject.toml", "README.md", "README.zh.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "constraints.txt",
