@@ -31,8 +31,9 @@ def cases_of(stages: Sequence[Stage], work: Path, count: int, seed: int) -> Iter
     for number in range(count):
         stage, folder = stages[number % len(stages)], work / str(number)
         if stage.name not in expected:
+            start = time.monotonic()
             expected[stage.name] = run_undisturbed(stage, work)[0]
-            seconds[stage.name] = disturbances.run_reference(stage.args(), work / f"timed-{number}").seconds
+            seconds[stage.name] = time.monotonic() - start + disturbances.startup_seconds(stage.words[0])
         moment = rng.random() * seconds[stage.name]
 
         def kill(process: Process, moment=moment) -> None:

@@ -16,13 +16,12 @@ from tests.attacks.harness import Case, Outcome
 from tests.attacks.keys import build_commands
 
 CASES = 280
-WITHOUT_TORCH = ("tokenizer", "prepare", "show")  # stages whose processes start in a fraction of a second: more cases
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def build_cases(artifacts: Artifacts, work: Path, count: int, seed: int) -> Iterator[Case]:
     rng = random.Random(seed)
-    commands = [args for args in list_commands(artifacts) for _ in range(5 if args[0] in WITHOUT_TORCH else 1)]
+    commands = [args for args in list_commands(artifacts) for _ in range(8 if args[0] in disturbances.WITHOUT_TORCH else 1)]
     rng.shuffle(commands)
     references: dict[tuple[str, ...], Reference] = {}
     for number in range(count):

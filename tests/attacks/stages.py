@@ -109,8 +109,8 @@ def list_slow_stages(a: Artifacts) -> list[Stage]:
 
 
 def list_for_processes(a: Artifacts) -> list[Stage]:
-    """Every stage that writes, those without torch five times: a new process imports it in seconds."""
-    return [stage for stage in list_stages(a) for _ in range(5 if stage.name in WITHOUT_TORCH else 1)] + list_slow_stages(a)
+    """Every stage that writes, those without torch eight times: a new process imports it in seconds."""
+    return [stage for stage in list_stages(a) for _ in range(8 if stage.name in WITHOUT_TORCH else 1)] + list_slow_stages(a)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
