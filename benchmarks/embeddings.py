@@ -31,6 +31,7 @@ from bertsmith.tasks.similarity import SimilarityExample, cosine_similarity, sem
 from .inputs import BenchmarkInputs
 
 Row = tuple[str, str, str, str, str]
+Scores = dict[int | None, dict[str, float]]  # by size to which vectors are truncated; None: whole
 TOP_K = 10
 K1, B = 0.9, 0.4  # of BM25, as in Anserini
 
@@ -54,8 +55,9 @@ def run(bench: BenchmarkInputs) -> list[Row]:
         for name in names:
             case = from_dict(Case, tables[name], f"{suite}, {name}")
             measure = measure_similarity if case.kind == "similarity" else measure_retrieval
-            for size in [None, *(sizes if model else [])]:
-                scores = measure(model, suite.parent / case.file, case, size, bench.int_option("queries", 2000))
+            for size, scores in measure(
+                model, suite.parent / case.file, case, sizes, bench.int_option("queries", 2000)
+            ).items():
                 rows.append(_report(bench, name, model_name, size, scores))
     return rows
 
@@ -70,7 +72,7 @@ def _report(bench: BenchmarkInputs, name: str, model: str, size: int | None, sco
     return label, ", ".join(f"{metric} {value:.1f}" for metric, value in scores.items()), "", "", ""
 
 
-def measure_similarity(model: Any, path: Path, case: Case, size: int | None, max_queries: int) -> dict[str, float]:
+def measure_similarity(model: Any, path: Path, case: Case, sizes: Sequence[int], max_queries: int) -> Scores:
     """Spearman correlation of cosines and scores; of BM25, of the score of the second text for the first."""
     examples = [
         example for example in TextSimilarity(columns=case.columns).read(path) if isinstance(example, SimilarityExample)
@@ -79,13 +81,14 @@ def measure_similarity(model: Any, path: Path, case: Case, size: int | None, max
     gold = np.array([example.score for example in examples], float)
     if model is None:
         index = BM25(second)
-        scores = np.array([index.score(text)[i] for i, text in enumerate(first)])
+        cosines = {None: np.array([index.score(text)[i] for i, text in enumerate(first)])}
     else:
-        scores = cosine_similarity(model.embed(first, dimensions=size), model.embed(second, dimensions=size))
-    return {"spearman": 100 * float(spearman(scores, gold))}
+        vectors = model.embed(first), model.embed(second)
+        cosines = {size: cosine_similarity(*(side[:, :size] for side in vectors)) for size in (None, *sizes)}
+    return {size: {"spearman": 100 * float(spearman(values, gold))} for size, values in cosines.items()}
 
 
-def measure_retrieval(model: Any, path: Path, case: Case, size: int | None, max_queries: int) -> dict[str, float]:
+def measure_retrieval(model: Any, path: Path, case: Case, sizes: Sequence[int], max_queries: int) -> Scores:
     """nDCG@10 and MRR@10 of the paragraph of each question, one relevant paragraph each."""
     rows = QuestionAnswering(no_answer=True).read(path)
     examples = [example for example in rows if isinstance(example, QuestionAnsweringExample) and example.answers]
@@ -95,12 +98,12 @@ def measure_retrieval(model: Any, path: Path, case: Case, size: int | None, max_
     relevant = np.array([numbers[examples[i].context] for i in order])
     if model is None:
         index = BM25(documents)
-        found = np.stack([np.argsort(-index.score(text), kind="stable")[:TOP_K] for text in texts])
+        found = {None: np.stack([np.argsort(-index.score(text), kind="stable")[:TOP_K] for text in texts])}
     else:
         query, passage = model.search_prompts
-        vectors = model.embed(documents, prompt_name=passage, dimensions=size)
-        found = semantic_search(model.embed(texts, prompt_name=query, dimensions=size), vectors, TOP_K)[0]
-    return rank_scores(found, relevant)
+        vectors = model.embed(texts, prompt_name=query), model.embed(documents, prompt_name=passage)
+        found = {size: semantic_search(*(side[:, :size] for side in vectors), TOP_K)[0] for size in (None, *sizes)}
+    return {size: rank_scores(rows, relevant) for size, rows in found.items()}
 
 
 def rank_scores(found: NDArray[np.int64], relevant: NDArray[np.int64]) -> dict[str, float]:

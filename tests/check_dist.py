@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE_FILES = [
     "py.typed", "schema.json", "cli.py", *(f"pretrained/{name}/{file}" for name in ("mini-en", "mini-zh")
                                          for file in ("model.safetensors", "model.onnx", "lm_head.onnx")),
+    *(f"pretrained/mini-en-embed/{file}" for file in ("adapter.safetensors", "model.onnx", "embedding_head.onnx")),
     "reports/templates/base.html.j2", *(f"recipe_files/{name}" for name in list_shipped()),
     *(f"serving/static/{path.name}" for path in (ROOT / "src/bertsmith/serving/static").iterdir()),
 ]  # fmt: skip

@@ -47,7 +47,7 @@ def test_stage_answers_hub_name_with_import_command(arguments, name, tmp_path, m
     assert cli.main([argument.format(name) for argument in arguments]) == 2
     error = capsys.readouterr().err.strip()
     assert "`bertsmith import source=google-bert/bert-base-uncased out=out/bert-base-uncased`" in error
-    assert "\n" not in error and "shipped: mini-en, mini-zh" in error and "bert-base" in error
+    assert "\n" not in error and "shipped: mini-en, mini-en-embed, mini-zh" in error and "bert-base" in error
 
 
 def test_load_answers_hub_name_with_import_command(tmp_path, monkeypatch):

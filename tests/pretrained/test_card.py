@@ -45,6 +45,11 @@ def test_card_without_scores_has_no_table():
     assert section(card(scores={}), "Scores") == "Dev sets, 3 seeds."
 
 
+def test_card_of_a_model_that_fills_no_masks_shows_how_to_search():
+    usage = section(card(), "Use")
+    assert "model.fill" not in usage and "bertsmith embed model=tiny-en data=queries.txt" in usage
+
+
 def test_card_usage_shows_code_and_fill_examples():
     usage = section(card(fill_examples=[("A [MASK] day.", ["fine", "good"])]), "Use")
     assert 'bertsmith.load("tiny-en")' in usage and 'model.fill("A [MASK] day.")' in usage and "model=tiny-en" in usage

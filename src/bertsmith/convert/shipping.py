@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from ..artifacts import atomic_folder, read_object
+from ..artifacts import atomic_folder, read_object, write_manifest
 from ..config import from_dict
 from ..errors import UserError
 from ..model.adapter import ADAPTER_FILE, is_adapter
@@ -33,6 +33,7 @@ def ship_adapter(source: Path, out: Path, facts: CardFacts) -> None:
                 shutil.copy(source / name, part / name)
         write_json(part / "config.json", record)
         write_json(part / "card.json", {name: value for name, value in card.items() if name != "identity"})
+        write_manifest(part)  # which is compared when the folder is loaded for its graphs
         write_graphs(part)
         size = (part / ADAPTER_FILE).stat().st_size / 1e6
         rows = describe_model(part) | {"weights": f"{size:.1f} MB, merged into those of {record['adapter']['base']} at load"}

@@ -58,6 +58,8 @@ def _usage_section(name: str, fill_examples: FillExamples) -> str:
     lines += ['model.embed(["one text", "another"])']
     code = "\n".join(["import bertsmith", "", *lines])
     shell = f"bertsmith finetune model={name} task=classify data.train=train.tsv data.dev=dev.tsv out=out/mine"
+    if not fill_examples:  # a model of embeddings
+        shell = f"bertsmith embed model={name} data=queries.txt documents=texts.txt top_k=5 out=out/hits.jsonl"
     blocks = [f"```python\n{code}\n```", f"```\n{shell}\n```"]
     return "\n".join(
         [*blocks, *(["", _markdown_table(("text", "filled with"), _fill_rows(fill_examples))] if fill_examples else [])]
