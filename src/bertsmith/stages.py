@@ -623,9 +623,10 @@ def compress(
         num_hidden_layers: distill: layers of the students; default: half and a third of the model's; []: no students
         amount: prune: shares of heads and neurons that are removed, of the model and of its students; []: none
         unit: prune: what is removed; vocab: tokens that the training examples do not use
-        precision: export: precision of the graphs; int8 computes linear layers in int8
+        precision: quantize: precision of the graphs; int8 computes linear layers in int8, with int8 tables
         format: export: format of the graphs that are measured and written
-        loss: distill: weights of the losses, as in `distill`
+        loss: distill: weights of the losses; default: labels, soft labels, and hidden_states (post-norm) or cosine
+            (pre-norm)
         max_length: maximum sequence length, in tokens; default: the model's
         train: settings of each training: duration (default: 3 to 10 epochs by size) ...
         seed: random seed of data order and dropout

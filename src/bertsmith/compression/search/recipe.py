@@ -35,10 +35,15 @@ class CompressRecipe(Config, frozen=True):
         tuple[Unit, ...], Meta(min_length=1), "prune: what is removed; vocab: tokens that the training examples do not use"
     ] = ("head", "neuron")
     precision: Annotated[
-        tuple[Precision, ...], Meta(min_length=1), "export: precision of the graphs; int8 computes linear layers in int8"
+        tuple[Precision, ...],
+        Meta(min_length=1),
+        "quantize: precision of the graphs; int8 computes linear layers in int8, with int8 tables",
     ] = ("fp32", "int8")
     format: Annotated[Literal["onnx", "openvino"], "export: format of the graphs that are measured and written"] = "onnx"
-    loss: Annotated[Losses, "distill: weights of the losses, as in `distill`"] = Losses(cosine=1.0)
+    loss: Annotated[
+        Losses | None,
+        "distill: weights of the losses; default: labels, soft labels, and hidden_states (post-norm) or cosine (pre-norm)",
+    ] = None
     max_length: Annotated[MaxLength | None, "maximum sequence length, in tokens; default: the model's"] = None
     train: Annotated[RecoveryTrain, "settings of each training: duration (default: 3 to 10 epochs by size) ..."] = (
         RecoveryTrain()

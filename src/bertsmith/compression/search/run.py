@@ -14,7 +14,8 @@ from ...inference.predictor import load
 from ...metrics.intervals import ConfidenceInterval
 from ...reports.html import write_page
 from ...writing import check_writable, lock_output, resolve_output, write_json
-from ..distillation.recipe import DistillRecipe, DistillTrain, Shape
+from ..distillation.layers import map_layers
+from ..distillation.recipe import DistillRecipe, DistillTrain, Losses, Shape
 from ..distillation.run import distill
 from ..pruning.recipe import PruneRecipe
 from ..pruning.run import prune
@@ -120,10 +121,14 @@ class _Search:
     def _distill_recipe(self, model: Trained) -> DistillRecipe:
         recipe = self.recipe
         names = {*DistillTrain.__struct_fields__}
+        encoder = self.source.model.config.encoder
+        loss = recipe.loss or (Losses(cosine=1.0) if encoder.norm == "pre" else Losses(hidden_states=1.0))
+        assert model.num_hidden_layers is not None
+        layers = map_layers("uniform", model.num_hidden_layers, encoder.num_hidden_layers)  # those that teach it
         train = {name: value for name, value in to_dict(recipe.train).items() if name in names}
         return DistillRecipe(
-            teacher=recipe.model, out=str(self.out / SEARCH / model.folder), data=recipe.data, loss=recipe.loss,
-            student=Shape(num_hidden_layers=model.num_hidden_layers), max_length=recipe.max_length,
+            teacher=recipe.model, out=str(self.out / SEARCH / model.folder), data=recipe.data, loss=loss,
+            student=Shape(num_hidden_layers=model.num_hidden_layers, init_layers=tuple(layers)), max_length=recipe.max_length,
             train=from_dict(DistillTrain, train, "train"), seed=recipe.seed,
         )  # fmt: skip
 
