@@ -7,8 +7,8 @@
 | `W:scale`, float32 (rows,) | |
 | `W:input_scale`, float32 (columns,) | what a layer multiplies its inputs by: W = int8 * scale * input_scale |
 
-The last three are written by `quantize` alone. Files are a quarter of float32's size; `load` dequantizes. Measured on a 6x384 model: one scale per 64 weights instead of one
-per row does not lower its loss.
+Four bits and `:input_scale` are written by `quantize` alone. Files are a quarter of float32's size; `load` dequantizes.
+Measured on a 6x384 model: one scale per 64 weights instead of one per row does not lower its loss.
 """
 
 from pathlib import Path

@@ -6,10 +6,12 @@ import pytest
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install bertsmith[export]")
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install bertsmith[onnx]")
 
+import onnx
+
 import bertsmith
 from bertsmith.artifacts import verify_manifest
 from bertsmith.model.sublayers import FeedForwardConfig
-from tests.support.cli import run_cli_error, run_cli_json
+from tests.support.cli import kill_cli_when_exists, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
 from tests.support.onnx_graphs import build_encoder
 from tests.support.rows import classification_row, write_jsonl
@@ -25,7 +27,8 @@ def folder(tmp_path_factory):
         write_jsonl(folder / f"{name}.jsonl", [classification_row(rng) for _ in range(count)])
     save_model(folder / "start", TASKS["classify"], ENCODER)
     run_cli_json("finetune", "task=classify", f"model={folder / 'start'}", f"data.train={folder / 'train.jsonl'}",
-                 f"data.dev={folder / 'dev.jsonl'}", "train.steps=40", "train.learning_rate=3e-3", f"out={folder / 'mood'}")  # fmt: skip
+                 f"data.dev={folder / 'dev.jsonl'}", "train.steps=40",
+                 "train.learning_rate=3e-3", f"out={folder / 'mood'}")  # fmt: skip
     save_model(folder / "bert", None, ENCODER)
     return folder
 
@@ -66,6 +69,34 @@ def test_dynamic_without_data_is_calibrated_on_drawn_ids(folder):
     assert result["mode"] == "dynamic" and result["quality"]["cosine"] > 0.9 and result["speed"]["speedup"] > 0
     model = bertsmith.load(folder / "drawn", backend="onnx")
     assert model.embed(["the people"]).shape == (1, 64)
+
+
+QAT = ["mode=qat", "train.batch_tokens=128", "train.log_every=4", "gate=0.9"]
+
+
+def test_training_learns_ranges_that_the_graph_has(folder):
+    quantize(folder, "static", "sensitivity=true")
+    result = quantize(folder, "qat", *QAT, "train.steps=12")
+    assert result["mode"] == "qat" and result["step"] == 12 and result["kept"] >= 0.9
+    verify_manifest(folder / "qat")
+    assert not (folder / "qat" / "state").exists() and (folder / "qat" / "metrics.jsonl").exists()
+    graphs = {name: onnx.load(folder / name / "model.onnx", load_external_data=False).graph for name in ("qat", "static")}
+    steps = {
+        name: [float(onnx.numpy_helper.to_array(t)) for t in graph.initializer if t.name.endswith(".step")]
+        for name, graph in graphs.items()
+    }
+    assert len(steps["qat"]) == len(steps["static"]) == 9 and steps["qat"] != steps["static"]
+    assert bertsmith.load(folder / "qat", backend="onnx")("people the")["label"] in ("good", "bad")
+
+
+def test_killed_training_ends_with_the_same_weights(folder):
+    words = ["quantize", f"model={folder / 'mood'}", *data(folder), *QAT, "train.steps=30", "train.save_every=4"]
+    killed = folder / "killed"
+    kill_cli_when_exists(*words, f"out={killed}", until=killed / "state" / "step-4")
+    for out in ("killed", "whole"):
+        run_cli_json(*words, f"out={folder / out}")
+    files = ("model.safetensors", "model.onnx")
+    assert all((folder / "killed" / name).read_bytes() == (folder / "whole" / name).read_bytes() for name in files)
 
 
 def test_what_is_worse_than_the_gate_is_not_written(folder):

@@ -2,8 +2,9 @@
 
 import pytest
 
+from bertsmith.compression.recovery.report import share_kept
 from bertsmith.compression.search.candidates import REFERENCE, Candidate, Trained, list_candidates, list_trained
-from bertsmith.compression.search.front import Artifact, Front, share_kept
+from bertsmith.compression.search.front import Artifact, Front
 from bertsmith.compression.search.measure import Measured
 from bertsmith.compression.search.page import render_page
 from bertsmith.compression.search.recipe import CompressRecipe

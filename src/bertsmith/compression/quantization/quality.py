@@ -32,7 +32,8 @@ def compare(computed: Sequence[Feeds], expected: Sequence[Feeds]) -> Quality:
                        for batches in (computed, expected))  # fmt: skip
     norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(others, axis=1)
     cosines = np.nan_to_num((vectors * others).sum(1) / np.maximum(norms, 1e-30), nan=-1.0)
-    error = float(np.nan_to_num(np.linalg.norm(y - reference) / max(np.linalg.norm(reference), 1e-30), nan=np.inf))
+    size = max(float(np.linalg.norm(reference)), 1e-30)
+    error = float(np.nan_to_num(float(np.linalg.norm(y - reference)) / size, nan=np.inf))
     return Quality(float(cosines.mean()), float(cosines.min()), error)
 
 

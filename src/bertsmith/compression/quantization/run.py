@@ -1,5 +1,6 @@
 """Quantize: measure ranges, keep the layers that hurt in float32, compare with the gate, publish."""
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ from ...model.heads.cross_attention import CrossAttentionHead
 from ...runs import Run
 from ...tasks import Task
 from ...writing import check_writable, resolve_output
-from ..recovery.report import compare_speed, describe_scores, measure_speed
+from ..recovery.report import compare_speed, describe_scores, measure_speed, share_kept
 from ..recovery.run import Setup, Source, load_source, read_setup, record_recipe
 from . import calibration
 from .calibration import Feeds
@@ -28,7 +29,8 @@ from .candidate import Candidates, FloatModel, Quantized
 from .quality import Quality, compare, compute_outputs, measure_sensitivity
 from .recipe import QuantizeRecipe, check_recipe, quantize_identity
 from .report import list_rows, list_sensitivity
-from .weights import ActivationRange, smoothing_scale
+from .training import train_quantized
+from .weights import smoothing_scale
 
 TEST_SAMPLES = 64  # sequences that were not calibrated on, on which outputs are compared
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -65,7 +67,7 @@ def _quantize(recipe: QuantizeRecipe, run: Run) -> dict[str, Any]:
     source = load_source(recipe)
     check_exportable(source.model, source.task)
     setup = read_setup(recipe, source, run.console)
-    if setup is None:
+    if recipe.resolved_mode != "qat":
         check_writable(run.folder)
     task = setup.objective.finalize_task(source.model) if setup else source.task
     samples = _read_samples(recipe, source, setup)
@@ -75,6 +77,10 @@ def _quantize(recipe: QuantizeRecipe, run: Run) -> dict[str, Any]:
                        "its weights as int8")  # fmt: skip
     summary: dict[str, Any] = {"mode": recipe.resolved_mode}
     candidates = _calibrate(recipe, original, samples)
+    if recipe.resolved_mode == "qat":
+        assert setup is not None
+        candidates, trained = train_quantized(recipe, run, source, setup, candidates)
+        summary |= trained
     with ExitStack() as stack:
         comparison = _Comparison(recipe, source, setup, task, original, samples, stack)
         chosen, float_names, sensitivity = _choose(recipe, candidates, comparison, run.console)
@@ -108,15 +114,16 @@ def _read_samples(recipe: QuantizeRecipe, source: Source, setup: Setup | None) -
 
 
 def _calibrate(recipe: QuantizeRecipe, original: FloatModel, samples: Samples) -> Candidates:
-    """Smoothing of every linear layer, and in mode=static the ranges of their inputs."""
+    """Smoothing of every linear layer, and the ranges of their inputs (mode=qat: before training)."""
     channels = calibration.measure_channels(original.graph, original.weights, original.linears, samples.calibration)
     scales = {name: smoothing_scale(original.weights[name], values) for name, values in channels.items()}
-    activations: dict[str, ActivationRange] | None = None
-    if recipe.resolved_mode == "static" and recipe.percentile is not None:
+    if recipe.resolved_mode == "dynamic":
+        return Candidates(original, scales, None, recipe.embedding_bits)
+    if recipe.percentile is not None:
         activations = calibration.measure_percentiles(
             original.graph, original.weights, original.linears, samples.calibration, scales, recipe.percentile
         )
-    elif recipe.resolved_mode == "static":
+    else:
         activations = {
             name: calibration.smoothed_range(values, scales[name], samples.margin) for name, values in channels.items()
         }
@@ -144,7 +151,7 @@ class _Comparison:
         if evaluation is not None and self.evaluation is not None:
             metric = cast(Setup, self.setup).metric
             before, after = self.evaluation.scores[metric], evaluation.scores[metric]
-            kept = after / before if before else 1.0
+            kept = share_kept(after, before, evaluation.metrics[metric].lower_is_better)
         return Measured(quantized, quality, kept, evaluation)
 
     def describe(self, measured: Measured, candidates: Candidates, float_names: frozenset[str]) -> dict[str, Any]:
@@ -267,7 +274,10 @@ def _publish(
         chosen.quantized.write(folder, run.folder.absolute().name, source.model, task, source.tokenizer, card, provenance)
 
     written = (write, {**card, "result": summary}, record, record_recipe(recipe))
-    with atomic_folder(check_writable(run.folder)) as staging:
+    log = run.folder / "metrics.jsonl"  # of a run that trained; what else its folder has are checkpoints
+    with atomic_folder(run.folder if log.exists() else check_writable(run.folder)) as staging:
+        if log.exists():
+            shutil.copyfile(log, staging / log.name)
         replace(run, folder=staging).publish(*written)
     run.console.print_table(str(run.folder), list_rows(summary))
     return {"out": str(run.folder), "created": True, **summary}

@@ -61,7 +61,7 @@ def quantize_weights(
         if not np.isfinite(weight).all():
             raise UserError(f"{name} contains NaN or infinity and cannot be quantized")
         if name in input_scales:
-            stored[name], stored[name + SCALE_SUFFIX] = quantize_linear(weight / input_scales[name])
+            stored[name], stored[name + SCALE_SUFFIX] = quantize_linear((weight / input_scales[name]).astype(np.float32))
             if (input_scales[name] != 1).any():
                 stored[name + INPUT_SCALE_SUFFIX] = input_scales[name]
         elif tables.get(name) == 4 and weight.shape[1] % 2 == 0:
@@ -112,7 +112,7 @@ def quantize_rows_int4(weight: Floats) -> tuple[NDArray[np.int8], Floats]:
 def pack_int4(values: NDArray[np.int8]) -> NDArray[np.uint8]:
     """(rows, columns) of -8 to 7 -> (rows, columns / 2); see `model.folder.unpack_int4`."""
     low, high = np.split((values + 8).astype(np.uint8), 2, axis=1)
-    return low | high << 4
+    return (low | high << 4).astype(np.uint8)
 
 
 def smoothing_scale(weight: Floats, channels: ChannelRange) -> Floats:

@@ -71,6 +71,13 @@ def describe_scores(metric: str, before: Evaluation, after: Evaluation) -> dict[
     return {"metric": metric, **scores} | ({"kept": scores["after"]["value"] / first} if first else {})
 
 
+def share_kept(score: float, original: float, lower_is_better: bool) -> float:
+    """score / original; the other way round for an error. An error of 0, and a score of 0 that was 0, is kept whole."""
+    if lower_is_better:
+        return 1.0 if score == 0 else original / score
+    return score / original if original else 1.0
+
+
 def list_rows(result: dict[str, Any]) -> list[tuple[str, ...]]:
     """Rows of the table on the console: before and after."""
     before, after = result["before"], result["after"]

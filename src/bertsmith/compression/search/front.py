@@ -129,13 +129,6 @@ class Front:
         }  # fmt: skip
 
 
-def share_kept(score: float, original: float, lower_is_better: bool) -> float:
-    """score / original; the other way round for an error. An error of 0 is kept whole."""
-    if lower_is_better:
-        return 1.0 if score == 0 else original / score
-    return score / original
-
-
 def _dominates(other: Artifact, artifact: Artifact) -> bool:
     pairs = [(other.kept, artifact.kept), (-other.cost.bytes, -artifact.cost.bytes),
              (-other.cost.latency_p50, -artifact.cost.latency_p50)]  # fmt: skip

@@ -21,9 +21,10 @@ from ..pruning.recipe import PruneRecipe
 from ..pruning.run import prune
 from ..quantization.recipe import QuantizeRecipe
 from ..quantization.run import quantize
+from ..recovery.report import share_kept
 from ..recovery.run import Setup, load_source, read_setup
 from .candidates import REFERENCE, Candidate, Trained, list_candidates, list_trained
-from .front import Artifact, Front, Omitted, share_kept
+from .front import Artifact, Front, Omitted
 from .measure import measure_all
 from .page import render_page
 from .recipe import CompressRecipe, check_recipe, compress_identity
