@@ -21,6 +21,7 @@ PACKAGE_FILES = [
     *(f"pretrained/mini-en-embed/{file}" for file in ("adapter.safetensors", "model.onnx", "embedding_head.onnx")),
     "reports/templates/base.html.j2", *(f"recipe_files/{name}" for name in list_shipped()),
     *(f"serving/static/{path.name}" for path in (ROOT / "src/bertsmith/serving/static").iterdir()),
+    *(f"serving/workshop/templates/{path.name}" for path in (ROOT / "src/bertsmith/serving/workshop/templates").iterdir()),
 ]  # fmt: skip
 SDIST_FILES = [
     "pyproject.toml", "README.md", "README.zh.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "constraints.txt",
