@@ -117,3 +117,16 @@ def test_an_item_larger_than_a_batch_is_a_batch_of_its_own(scheduler, recorder):
     recorder.released.set()
     assert scheduler.submit(recorder.operation, [1, 2, 3], [1, 100, 1]).future.result(20) == [2, 4, 6]
     assert recorder.batches == [[1], [2], [3]]
+
+
+def test_items_of_similar_length_share_a_batch_and_none_waits_for_ever():
+    scheduler, recorder = Scheduler(18, 100), Recorder()
+    first = submit(scheduler, recorder, [0])
+    assert recorder.started.wait(20)
+    sizes = [9, 2, 8, 3, 9, 2, 3, 8, 2]
+    jobs = [scheduler.submit(recorder.operation, [10 * number + size], [size]) for number, size in enumerate(sizes, 1)]
+    recorder.released.set()
+    assert [job.future.result(20) for job in (first, *jobs)] == [[0], *([2 * (10 * n + s)] for n, s in enumerate(sizes, 1))]
+    scheduler.close()
+    lengths = [sorted(item % 10 for item in batch) for batch in recorder.batches[1:]]
+    assert lengths == [[9, 9], [2, 2, 2, 3, 3], [8, 8]]

@@ -100,10 +100,10 @@ def build_app(
         service.stop()
 
     plain = {"/health": health, "/ready": ready, "/metrics": metrics, "/openapi.json": openapi}
-    routes = [Route(path, function, methods=["GET"]) for path, function in plain.items()]
+    routes = [Route(endpoint.path, _wrap(service, endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
+    routes += [Route(path, function, methods=["GET"]) for path, function in plain.items()]
     routes += workshop
     routes += page_routes() if service.store.models else [Route("/", redirect_home, methods=["GET"])]
-    routes += [Route(endpoint.path, _wrap(service, endpoint), methods=[endpoint.method]) for endpoint in ENDPOINTS]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _unknown_path})
     return _Gate(app, service, access, cors_origins)
 
@@ -203,6 +203,8 @@ class _Gate:
                                     "ms": round(1000 * seconds, 1)}))  # fmt: skip
 
     def _cors_headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        if not self.origins:
+            return []
         origin = request.headers.get("origin")
         if origin is None or not ("*" in self.origins or origin in self.origins):
             return []

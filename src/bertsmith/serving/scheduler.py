@@ -1,7 +1,8 @@
 """`Scheduler`: one thread that computes the items of all requests in batches of a bounded number of tokens.
 
-Items that ask the same of the same model share a batch, whichever request they come from. Requests take turns, so that a long
-one does not hold up a short one: it waits for at most one batch. A thread of its own is all that a CPU or GPU can use.
+Items that ask the same of the same model share a batch, whichever request they come from, and those of similar length do so
+first: less is padded. Each batch has an item of the request that waits longest, and requests take turns, so that a long one
+does not hold up a short one. A thread of its own is all that a CPU or GPU can use.
 """
 
 import threading
@@ -11,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 MAX_BATCH_ITEMS = 1024
+WINDOW = 4  # batches of waiting items among which those of similar length are chosen
 
 Compute = Callable[[list[Any]], Sequence[Any]]  # one result per item, in order
 
@@ -33,16 +35,13 @@ class Job:
         """`sizes`: tokens of each item, at least roughly."""
         self.operation, self.items, self.sizes = operation, items, sizes
         self.results: list[Any] = [None] * len(items)
-        self.num_started = self.num_finished = 0
+        self.waiting = list(range(len(items)))  # indices of the items that have not been started
+        self.num_finished = 0
         self.future: Future[list[Any]] = Future()
 
     def cancel(self) -> None:
         """Items that have not been started are not computed."""
         self.future.cancel()
-
-    @property
-    def has_more(self) -> bool:
-        return self.num_started < len(self.items) and not self.future.done()
 
 
 class Scheduler:
@@ -109,28 +108,44 @@ class Scheduler:
                 self._changed.wait()
             if self._is_closed:
                 return None
-            key = self._jobs[0].operation.key
-            sharing = deque(job for job in self._jobs if job.operation.key == key)
-            first, batch, num_tokens = sharing[0], list[tuple[Job, int]](), 0
-            while sharing and len(batch) < MAX_BATCH_ITEMS:
-                job = sharing.popleft()
-                if not job.has_more:
-                    continue
-                size = job.sizes[job.num_started]
-                if batch and num_tokens + size > self.batch_tokens:
-                    break
-                batch.append((job, job.num_started))
-                job.num_started += 1
-                num_tokens += size
-                sharing.append(job)
-            self._jobs.remove(first)  # to the end of the queue, while it has more
-            self._jobs.append(first)
-            for job in {id(job): job for job, _ in batch}.values():
-                if job.num_started == len(job.items):
+            first = self._jobs.popleft()
+            batch = self._choose_similar(self._read_window(first))
+            taken: dict[int, tuple[Job, set[int]]] = {}
+            for job, index in batch:
+                taken.setdefault(id(job), (job, set()))[1].add(index)
+            for job, indices in taken.values():
+                job.waiting = [index for index in job.waiting if index not in indices]
+                if not job.waiting and job is not first:
                     self._jobs.remove(job)
-            if not batch:  # the first job was cancelled, or waits for its last batch
-                self._jobs.remove(first)
+            if first.waiting and not first.future.done():
+                self._jobs.append(first)
             return batch
+
+    def _read_window(self, first: Job) -> list[tuple[Job, int]]:
+        """Waiting items of the operation of `first`, in turns: an item of each job, then the next of each."""
+        jobs = (first, *(job for job in self._jobs if job.operation.key == first.operation.key))
+        sharing = deque((job, iter(job.waiting)) for job in jobs if not job.future.done())
+        window, num_tokens = list[tuple[Job, int]](), 0
+        while sharing and len(window) < MAX_BATCH_ITEMS and num_tokens < WINDOW * self.batch_tokens:
+            job, indices = sharing.popleft()
+            if (index := next(indices, None)) is not None:
+                window.append((job, index))
+                num_tokens += job.sizes[index]
+                sharing.append((job, indices))
+        return window
+
+    def _choose_similar(self, window: list[tuple[Job, int]]) -> list[tuple[Job, int]]:
+        """The first item and those of the most similar lengths, as many as fit into a batch."""
+        if not window:  # the first job was cancelled
+            return []
+        length = window[0][0].sizes[window[0][1]]
+        batch, num_tokens = list[tuple[Job, int]](), 0
+        for job, index in sorted(window, key=lambda pair: abs(pair[0].sizes[pair[1]] - length)):
+            if batch and num_tokens + job.sizes[index] > self.batch_tokens:
+                break
+            batch.append((job, index))
+            num_tokens += job.sizes[index]
+        return batch
 
     def _compute(self, batch: list[tuple[Job, int]]) -> None:
         batch = [(job, index) for job, index in batch if not job.future.done()]
