@@ -71,13 +71,6 @@ def test_every_layer_and_table_is_found(original):
     assert len(external) == 9 and {tensor.data_type for tensor in external} == {onnx.TensorProto.INT8}
 
 
-def test_linear_layers_without_bias_are_found_behind_their_transpose():
-    model = FloatModel(
-        build_model(linear_bias=False) if "linear_bias" in build_encoder().__struct_fields__ else build_model(), None
-    )
-    assert len(model.linears) == 8
-
-
 @pytest.mark.parametrize("mode", ["dynamic", "static"])
 def test_graph_is_near_the_float_graph(original, mode):
     quality = measure(original, calibrate(original, mode))
