@@ -9,7 +9,7 @@ from bertsmith.config import from_dict
 from bertsmith.console import Console
 from bertsmith.errors import UserError
 from bertsmith.pretraining.setup import PretrainRecipe
-from bertsmith.runs import RUN_ID_EXCLUDED, Run, compute_run_id, list_checkpoints, open_run
+from bertsmith.runs import RUN_FILE, RUN_ID_EXCLUDED, Run, compute_run_id, list_checkpoints, open_run
 from bertsmith.train.config import TrainConfig
 from bertsmith.writing import write_json
 
@@ -131,3 +131,11 @@ def test_run_folder_with_other_files_is_refused(tmp_path):
         open_run(tmp_path, "identity", QUIET),
     ):
         pass
+
+
+def test_run_that_died_before_its_first_checkpoint_starts_again(tmp_path):
+    """It had written only what it is (`state/run.json`), and the same command was refused for ever."""
+    (tmp_path / "state").mkdir()
+    write_json(tmp_path / "state" / RUN_FILE, {"stage": "finetune"})
+    with open_run(tmp_path, "identity", QUIET) as run:
+        assert run.finished_result is None and run.load_latest_checkpoint(pytest.fail) is None

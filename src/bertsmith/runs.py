@@ -204,7 +204,7 @@ def _load_checkpoint(folder: Path) -> Checkpoint:
 
 def _read_finished_result(out: Path, run_id: str, console: Console) -> dict[str, Any] | None:
     if not (out / MANIFEST).exists():
-        check_writable(out, "state/step-*", "state/cache/*", "state/counts", "seeds")
+        check_writable(out, "state/step-*", "state/cache/*", "state/counts", f"state/{RUN_FILE}", "seeds")
         for checkpoint in reversed(list_checkpoints(out / "state")):
             with suppress(UserError):  # damaged: reported when it is loaded
                 progress = read_object(checkpoint / PROGRESS_FILE)
