@@ -27,6 +27,7 @@ class Arm(NamedTuple):
     precision: str
     package: str
     build: Callable[[Path], Embed]
+    files: tuple[str, ...] = ()  # of the prepared folder, besides `huggingface` and `pretrained`
 
 
 def main() -> None:
@@ -65,6 +66,7 @@ def _bertsmith(folder: str, backend: str, precision: str) -> Callable[[Path], Em
         import bertsmith
 
         model = bertsmith.load(root / folder, backend=backend, precision=precision, device="cpu")  # type: ignore[arg-type]
+        model.max_length = MAX_LENGTH  # an imported model may have a shorter one
         return lambda texts, sort: model.embed(texts[0] if len(texts) == 1 else list(texts)).reshape(len(texts), -1)
 
     return build
@@ -150,6 +152,13 @@ def _ctranslate2(compute_type: str) -> Callable[[Path], Embed]:
     return build
 
 
+def _model2vec(root: Path) -> Embed:
+    from model2vec import StaticModel
+
+    model = StaticModel.from_pretrained(root / "model2vec")
+    return lambda texts, sort: model.encode(list(texts), max_length=MAX_LENGTH, use_multiprocessing=False)
+
+
 def _graph(root: Path, run: Callable[[dict[str, np.ndarray]], np.ndarray]) -> Embed:
     tokenizer = _load_tokenizer(root)
 
@@ -192,23 +201,26 @@ def _count_cores() -> int:
 
 
 ARMS = {
-    "bertsmith fp32": Arm("fp32", "bertsmith", _bertsmith("onnx", "auto", "fp32")),
+    "bertsmith onnx fp32": Arm("fp32", "onnxruntime", _bertsmith("onnx", "onnx", "fp32"), ("onnx",)),
+    "bertsmith openvino fp32": Arm("fp32", "openvino", _bertsmith("onnx", "openvino", "fp32"), ("onnx",)),
     "bertsmith torch fp32": Arm("fp32", "bertsmith", _bertsmith("pretrained", "torch", "fp32")),
-    "bertsmith bf16": Arm("bf16", "bertsmith", _bertsmith("onnx", "auto", "bf16")),
+    "bertsmith openvino bf16": Arm("bf16", "openvino", _bertsmith("onnx", "openvino", "bf16"), ("onnx",)),
     "bertsmith torch bf16": Arm("bf16", "bertsmith", _bertsmith("pretrained", "torch", "bf16")),
-    "bertsmith int8": Arm("int8", "bertsmith", _bertsmith("onnx-int8", "onnx", "auto")),
-    "bertsmith openvino int8": Arm("int8", "openvino", _bertsmith("openvino-int8", "openvino", "auto")),
+    "bertsmith onnx int8": Arm("int8", "onnxruntime", _bertsmith("onnx-int8", "onnx", "fp32"), ("onnx-int8",)),
+    "bertsmith openvino int8": Arm("int8", "openvino", _bertsmith("openvino-int8", "openvino", "bf16"), ("openvino-int8",)),
     "transformers eager fp32": Arm("fp32", "transformers", _transformers("eager", "fp32")),
     "transformers SDPA fp32": Arm("fp32", "transformers", _transformers("sdpa", "fp32")),
     "transformers SDPA bf16": Arm("bf16", "transformers", _transformers("sdpa", "bf16")),
     "sentence-transformers fp32": Arm("fp32", "sentence-transformers", _sentence_transformers),
-    "onnxruntime fp32": Arm("fp32", "onnxruntime", _onnxruntime("peer.onnx")),
-    "onnxruntime int8": Arm("int8", "onnxruntime", _onnxruntime("peer-int8.onnx")),
-    "openvino fp32": Arm("fp32", "openvino", _openvino("peer.onnx", "f32")),
-    "openvino bf16": Arm("bf16", "openvino", _openvino("peer.onnx", "bf16")),
-    "openvino int8": Arm("int8", "nncf", _openvino("peer-openvino-int8.xml", "bf16")),
-    "ctranslate2 fp32": Arm("fp32", "ctranslate2", _ctranslate2("float32")),
-    "ctranslate2 int8": Arm("int8", "ctranslate2", _ctranslate2("int8_float32")),
+    "onnxruntime fp32": Arm("fp32", "onnxruntime", _onnxruntime("peer.onnx"), ("peer.onnx",)),
+    "onnxruntime int8": Arm("int8", "onnxruntime", _onnxruntime("peer-int8.onnx"), ("peer.onnx", "peer-int8.onnx")),
+    "openvino fp32": Arm("fp32", "openvino", _openvino("peer.onnx", "f32"), ("peer.onnx",)),
+    "openvino bf16": Arm("bf16", "openvino", _openvino("peer.onnx", "bf16"), ("peer.onnx",)),
+    "openvino int8": Arm("int8", "nncf", _openvino("peer-openvino-int8.xml", "bf16"), ("peer.onnx", "peer-openvino-int8.xml")),
+    "ctranslate2 fp32": Arm("fp32", "ctranslate2", _ctranslate2("float32"), ("ctranslate2",)),
+    "ctranslate2 int8": Arm("int8", "ctranslate2", _ctranslate2("int8_float32"), ("ctranslate2",)),
+    "bertsmith static": Arm("static", "bertsmith", _bertsmith("static", "torch", "fp32"), ("static",)),
+    "model2vec static": Arm("static", "model2vec", _model2vec, ("static", "model2vec")),
 }
 
 if __name__ == "__main__":

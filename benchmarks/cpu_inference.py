@@ -1,15 +1,18 @@
-"""Sentence embeddings on a CPU: bertsmith against transformers, sentence-transformers, onnxruntime, OpenVINO and CTranslate2.
+"""Sentence embeddings on a CPU: bertsmith against transformers, sentence-transformers, onnxruntime, OpenVINO, CTranslate2 and
+model2vec.
 
-The same weights and texts for all, tokenizing included; every library in a process of its own (`cpu_arms.py`), in turns.
+The same weights and texts for all, tokenizing included; every library in a process of its own (`cpu_arms.py`), in turns. The
+arms of precision `static` have a table of vectors that was distilled from the model.
 """
 
 import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +25,10 @@ from .cpu_arms import ARMS, MAX_LENGTH, is_installed
 from .inputs import BenchmarkInputs
 from .weights import import_pretrained
 
+CELLS = ("single", "arrival", "sorted", "busy")
 LENGTHS = (16, 128, 384)  # tokens of the single texts
 NUM_CHECKED = 64  # texts whose embeddings are compared
-MIN_COSINE = {"fp32": 0.99999, "bf16": 0.999, "int8": 0.99}  # below it, an arm is no competitor
+MIN_COSINE = {"fp32": 0.99999, "bf16": 0.999, "int8": 0.99, "static": 0.999}  # below it, an arm is no competitor
 SINGLE_GOAL, BATCH_GOAL = 0.95, 1.0
 
 
@@ -46,10 +50,7 @@ class ArmProcess:
                                         stderr=subprocess.DEVNULL)  # fmt: skip
         self.name, self.version = name, self._read()["version"]
 
-    def __enter__(self) -> "ArmProcess":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.close()
         self.process.wait()
@@ -79,35 +80,47 @@ class ArmProcess:
 
 
 def run(bench: BenchmarkInputs) -> list[tuple[str, str, str, str, str]]:
-    names = _choose_arms(bench)
+    names, kinds = _choose_arms(bench), _choose_cells(bench)
     folder = _prepare(bench, names)
     tokenizer, texts = _load_tokenizer(folder), _read_texts(bench)
     clock, cores = bench.options.get("clock", "wall"), bench.int_option("cores", 0)
     if clock not in ("wall", "cpu"):
         raise UserError(f"clock={clock} is not known; choose wall or cpu")
-    count, rounds = bench.int_option("count", 512), bench.int_option("rounds", 3)
+    count, neighbours = bench.int_option("count", 512), bench.int_option("neighbours", 4)
     bulk = random.Random(0).sample(texts, min(count, len(texts)))
-    scenarios = [Scenario(f"1 text, {n} tokens", [_cut(tokenizer, texts, n)], repeats=15) for n in LENGTHS]
-    scenarios += [Scenario(f"{len(bulk)} texts, {order}", bulk, order == "sorted") for order in ("arrival order", "sorted")]
+    scenarios = {f"single{n}": Scenario(f"1 text, {n} tokens", [_cut(tokenizer, texts, n)], repeats=15) for n in LENGTHS}
+    for order in ("arrival", "sorted"):
+        name = f"{len(bulk)} texts, {order}" + (" order" if order == "arrival" else "")
+        scenarios[order] = Scenario(name, bulk, order == "sorted")
     lengths = [len(encoding.ids) for encoding in tokenizer.encode_batch(bulk)]
     print(f"{len(bulk)} texts: {np.mean(lengths):.1f} tokens on average, {max(lengths)} at most")
-    cosines, seconds = dict[str, float](), dict[tuple[str, str], float]()
-    reference: np.ndarray | None = None
-    for name in names:  # one process at a time: its vectors, before anything is measured
-        with ArmProcess(name, folder, clock, cores) as arm:
-            print(f"{name}: {arm.version}", file=sys.stderr)
-            vectors = arm.embed(bulk[:NUM_CHECKED], folder / "vectors.npy")
-        reference = vectors if reference is None else reference
-        cosines[name] = _lowest_cosine(vectors, reference)
-    for neighbours in dict.fromkeys((0, bench.int_option("neighbours", 4))):
-        measured = scenarios if not neighbours else [scenarios[1], scenarios[-1]]
-        suffix = f", {neighbours} busy neighbours" if neighbours else ""
-        timed = _measure(names, folder, measured, rounds, neighbours, clock, cores)
-        seconds |= {(name, scenario + suffix): value for (name, scenario), value in timed.items()}
-    columns = list(dict.fromkeys(scenario for _, scenario in seconds))
+    arms, seconds = list[ArmProcess](), dict[tuple[str, str], float]()
+    try:
+        for name in names:
+            arms.append(ArmProcess(name, folder, clock, cores))
+            print(f"{name}: {arms[-1].version}", file=sys.stderr)
+        cosines = _compare_vectors(arms, bulk[:NUM_CHECKED], folder / "vectors.npy")
+        quiet = [scenario for kind in kinds for key, scenario in scenarios.items() if key.rstrip("0123456789") == kind]
+        seconds |= _measure(arms, quiet, bench.int_option("rounds", 3), 0)
+        if "busy" in kinds and neighbours:
+            busy = [scenarios[f"single{LENGTHS[1]}"], scenarios["sorted"]]
+            timed = _measure(arms, busy, bench.int_option("rounds", 3), neighbours)
+            seconds |= {(name, f"{cell}, {neighbours} busy neighbours"): value for (name, cell), value in timed.items()}
+    finally:
+        for arm in arms:
+            arm.close()
+    columns = list(dict.fromkeys(cell for _, cell in seconds))
     _print_table(names, columns, cosines, seconds)
-    _print_roofline(names, folder, bulk, lengths, seconds, clock, cores)
+    if "sorted" in kinds:
+        _print_roofline(names, folder, bulk, lengths, seconds, clock, cores)
     return [row for precision in MIN_COSINE for row in _compare(precision, names, columns, cosines, seconds)]
+
+
+def _choose_cells(bench: BenchmarkInputs) -> list[str]:
+    kinds = bench.options.get("cells", ",".join(CELLS)).split(",")
+    if unknown := [kind for kind in kinds if kind not in CELLS]:
+        raise UserError(f"cells: unknown {unknown[0]!r}; choose from {', '.join(CELLS)}")
+    return kinds
 
 
 def _choose_arms(bench: BenchmarkInputs) -> list[str]:
@@ -118,33 +131,57 @@ def _choose_arms(bench: BenchmarkInputs) -> list[str]:
     for name in asked:
         if not is_installed(name):
             print(f"{name}: left out, since {ARMS[name].package} is not installed")
+    if all(ARMS[name].precision == "static" for name in asked):
+        return [name for name in asked if is_installed(name)]
     reference = "transformers SDPA fp32"
     return list(dict.fromkeys([reference, *[name for name in asked if is_installed(name)]]))
 
 
 def _prepare(bench: BenchmarkInputs, names: list[str]) -> Path:
-    """A folder with the weights in the form of every arm."""
-    weights, folder = import_pretrained(bench), bench.folder / "cpu"
-    folder.mkdir()
-    (folder / "huggingface").symlink_to(weights.theirs.absolute())
-    (folder / "pretrained").symlink_to(weights.ours.absolute())
-    exports = {"onnx": {"format": "onnx"}, "onnx-int8": {"format": "onnx", "precision": "int8"},
-               "openvino-int8": {"format": "openvino", "precision": "int8"}}  # fmt: skip
-    for name, options in exports.items():
-        api.export(model=str(weights.ours), out=str(folder / name), quiet=True, **options)  # type: ignore[arg-type]
-    if any(ARMS[name].package in ("onnxruntime", "openvino", "nncf") for name in names):
-        _export_peer(folder)
-    if "onnxruntime int8" in names:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        quantize_dynamic(folder / "peer.onnx", folder / "peer-int8.onnx", weight_type=QuantType.QInt8)
-    if "openvino int8" in names:
-        _quantize_openvino(folder, _read_texts(bench)[:300])
-    if any(name.startswith("ctranslate2") for name in names):
-        from ctranslate2.converters import TransformersConverter
-
-        TransformersConverter(str(folder / "huggingface")).convert(str(folder / "ctranslate2"))
+    """A folder with the weights in the form of every arm; kept, and used again, as `prepared=`."""
+    folder = Path(bench.options.get("prepared", bench.folder / "cpu"))
+    if not (folder / "huggingface").exists():
+        weights = import_pretrained(bench)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(weights.ours, folder / "pretrained")
+        shutil.copytree(weights.theirs, folder / "huggingface")
+    steps: dict[str, Callable[[], object]] = {
+        "onnx": lambda: _export(folder, "onnx", format="onnx"),
+        "onnx-int8": lambda: _export(folder, "onnx-int8", format="onnx", precision="int8"),
+        "openvino-int8": lambda: _export(folder, "openvino-int8", format="openvino", precision="int8"),
+        "static": lambda: api.distill(
+            teacher=str(folder / "pretrained"), student="static", out=str(folder / "static"), quiet=True
+        ),
+        "model2vec": lambda: _export(folder, "model2vec", "static", format="model2vec"),
+        "peer.onnx": lambda: _export_peer(folder),
+        "peer-int8.onnx": lambda: _quantize_onnx(folder),
+        "peer-openvino-int8.xml": lambda: _quantize_openvino(folder, _read_texts(bench)[:300]),
+        "ctranslate2": lambda: _convert_ctranslate2(folder),
+    }
+    needed = {file for name in names for file in ARMS[name].files}
+    for file, prepare in steps.items():
+        if file in needed and not (folder / file).exists():
+            prepare()
     return folder
+
+
+def _export(folder: Path, out: str, source: str = "pretrained", **options: Any) -> None:
+    api.export(model=str(folder / source), out=str(folder / out), quiet=True, **options)
+
+
+def _convert_ctranslate2(folder: Path) -> None:
+    from ctranslate2.converters import TransformersConverter
+
+    config = folder / "huggingface" / "config.json"  # the converter wants a key that transformers 5 leaves out
+    config.write_text(json.dumps({"position_embedding_type": "absolute", **json.loads(config.read_text())}))
+    TransformersConverter(str(folder / "huggingface")).convert(str(folder / "ctranslate2"))
+
+
+def _quantize_onnx(folder: Path) -> None:
+    """Dynamic int8 by onnxruntime's quantizer."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(folder / "peer.onnx", folder / "peer-int8.onnx", weight_type=QuantType.QInt8)
 
 
 def _export_peer(folder: Path) -> None:
@@ -175,12 +212,18 @@ def _quantize_openvino(folder: Path, texts: list[str]) -> None:
     openvino.save_model(model, folder / "peer-openvino-int8.xml")
 
 
-def _measure(
-    names: list[str], folder: Path, scenarios: list[Scenario], rounds: int, neighbours: int, clock: str, cores: int
-) -> dict[tuple[str, str], float]:
+def _compare_vectors(arms: list[ArmProcess], texts: list[str], path: Path) -> dict[str, float]:
+    """The lowest cosine of each arm's vectors to those of the first arm of its model."""
+    references, cosines = dict[bool, np.ndarray](), dict[str, float]()
+    for arm in arms:
+        vectors = arm.embed(texts, path)
+        cosines[arm.name] = _lowest_cosine(vectors, references.setdefault(ARMS[arm.name].precision == "static", vectors))
+    return cosines
+
+
+def _measure(arms: list[ArmProcess], scenarios: list[Scenario], rounds: int, neighbours: int) -> dict[tuple[str, str], float]:
     """Median seconds of each arm and scenario; in every round each arm has its turn."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(neighbours)]
-    arms = [ArmProcess(name, folder, clock, cores) for name in names]
     seconds: dict[tuple[str, str], list[float]] = {}
     try:
         for scenario in scenarios:
@@ -193,8 +236,6 @@ def _measure(
         for process in busy:
             process.kill()
             process.wait()
-        for arm in arms:
-            arm.__exit__(None, None, None)
     return {key: statistics.median(values) for key, values in seconds.items()}
 
 

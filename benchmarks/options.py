@@ -63,7 +63,9 @@ BENCHMARKS = {
     "cpu_inference": Benchmark(
         "sentence embeddings on a CPU against every engine: one text, many texts, busy neighbours",
         {**WEIGHTS, "count": "number of texts (512)",
-         "rounds": "rounds; the median counts (3)", "neighbours": "busy processes of the second half; 0: leave it out (4)",
+         "rounds": "rounds; the median counts (3)", "cells": "of single, arrival, sorted, busy; default: all",
+         "neighbours": "busy processes (4)",
+         "prepared": "folder of the converted models; kept, and used if it exists",
          "clock": "wall, or cpu: CPU time, which other processes disturb less (wall)",
          "cores": "cores that each library may use; 0: all (0)",
          "arms": "libraries and precisions, comma-separated; default: all that are installed"},

@@ -877,7 +877,7 @@ def serve(
         cors_origins: origins whose pages may call the server from a browser; *: all
         backend: torch, onnx or openvino; auto: the fastest on this machine
         device: auto, cpu, cuda or cuda:0
-        precision: auto: bf16 on a GPU, fp32 on a CPU
+        precision: auto: bf16 on a GPU, and on a CPU with instructions for it; else fp32
         quiet: suppress messages and progress, but not warnings
 
     Returns: the values that `--json` prints; a notebook shows them as a table.

@@ -41,7 +41,7 @@ def timed(monkeypatch):
 
         order.append(tuple(candidate))
         vectors = np.ones((2, 4), np.float32)
-        vectors[0, 0] = seconds.get("bf16 vector", 1.0) if candidate.precision == "bf16" else 1.0
+        vectors[0, 0] = seconds.get("-".join(candidate), 1.0)
         return seconds[tuple(candidate)], vectors
 
     monkeypatch.setattr(choice, "_time", time)
@@ -100,10 +100,16 @@ def test_fastest_is_measured_once_and_kept_in_the_cache_of_the_user(cache, timed
 
 def test_bf16_is_chosen_only_if_its_vectors_are_those_of_fp32(cache, timed):
     pytest.importorskip("openvino", reason="openvino is not installed: pip install bertsmith[openvino]")
-    timed[1]["bf16 vector"] = 1.5
+    timed[1]["openvino-bf16"] = 1.5
     assert choose() == ("onnx", "fp32")
     assert choose(["openvino"]) == ("openvino", "fp32")
     assert choose(["openvino"], "bf16") == ("openvino", "bf16")
+
+
+def test_engine_that_computes_other_vectors_is_not_chosen(cache, timed):
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install bertsmith[openvino]")
+    timed[1].update({("openvino", "fp32"): 0.5, "openvino-fp32": 1.5, "openvino-bf16": 1.5})
+    assert choose() == ("onnx", "fp32")
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def _write_vectors(
             output.array[num_done : num_done + len(rows)] = _embed(recipe, predictor, rows, recipe.prompt_name)
             output.record_progress(num_done := num_done + len(rows))
             bar(num_done, shape[0])
-    console.info(f"{shape[0]:,} vectors of size {shape[1]:,} in {out}")
+    console.info(f"{shape[0]:,} vectors of size {shape[1]:,} in {out}, computed by {predictor.engine}")
 
 
 def _print_vectors(recipe: Recipe, predictor: Predictor) -> int:
@@ -179,7 +179,7 @@ def _append_vectors(recipe: Recipe, predictor: Predictor, out: Path, run_id: str
         for rows in _iter_chunks(recipe, 0):
             append(_embed(recipe, predictor, rows, recipe.prompt_name))
             num_texts += len(rows)
-    console.info(f"{num_texts:,} vectors of size {hidden_size:,} in {out}")
+    console.info(f"{num_texts:,} vectors of size {hidden_size:,} in {out}, computed by {predictor.engine}")
     return num_texts
 
 
@@ -196,7 +196,7 @@ def _search_documents(recipe: Recipe, predictor: Predictor, out: Path | None, ru
                 file.writelines(_hit_lines(recipe, predictor, rows, index)[max(0, num_written - num_answers) :])
                 file.flush()
                 num_answers += len(rows)
-        console.info(f"{num_answers:,} answers in {out}")
+        console.info(f"{num_answers:,} answers in {out}, computed by {predictor.engine}")
     return {"model": recipe.model, "answers": num_answers, "documents": len(index.vectors), "out": recipe.out}
 
 

@@ -160,7 +160,7 @@ def _write_answers(
             file.flush()
             count += len(answers)
             bar(count, total)
-    console.info(f"{count:,} answers in {out}")
+    console.info(f"{count:,} answers in {out}, computed by {predictor.engine}")
     return count
 
 

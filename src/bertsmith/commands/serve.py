@@ -40,7 +40,7 @@ class Recipe(Config, frozen=True):
     cors_origins: Annotated[tuple[str, ...], "origins whose pages may call the server from a browser; *: all"] = ()
     backend: Annotated[Backend, "torch, onnx or openvino; auto: the fastest on this machine"] = "auto"
     device: Annotated[str, "auto, cpu, cuda or cuda:0"] = "auto"
-    precision: Annotated[Precision, "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
+    precision: Annotated[Precision, "auto: bf16 on a GPU, and on a CPU with instructions for it; else fp32"] = "auto"
 
 
 def run(recipe: Recipe, quiet: bool = False) -> dict[str, Any]:

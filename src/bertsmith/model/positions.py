@@ -69,11 +69,11 @@ def shift_rope(x: Tensor, cos_sin: Tensor, offsets: Tensor) -> Tensor:
 
     Elements beyond the rotated cos_sin.shape[1] are padding of the heads, and returned as zeros.
     """
-    cos, sin = cos_sin[offsets.abs()][..., None, :].chunk(2, -1)
-    rotated, padding = (
-        rotate(x[..., : cos_sin.shape[1]], cos, sin * offsets.sign()[..., None, None]),
-        x.shape[-1] - cos_sin.shape[1],
-    )
+    is_negative = offsets < 0
+    distance = torch.where(is_negative, -offsets, offsets)  # OpenVINO 2026.4 overwrites the input of abs()
+    cos, sin = cos_sin[distance][..., None, :].chunk(2, -1)
+    sin = torch.where(is_negative[..., None, None], -sin, sin)
+    rotated, padding = rotate(x[..., : cos_sin.shape[1]], cos, sin), x.shape[-1] - cos_sin.shape[1]
     return (F.pad(rotated, (0, padding)) if padding else rotated).to(x.dtype)
 
 

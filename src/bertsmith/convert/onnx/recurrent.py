@@ -1,7 +1,8 @@
 """Recurrent layers in a graph: the operators LSTM, GRU and RNN of ONNX, or a Scan where the cell is projected or clipped.
 
 ONNX has the gates of an LSTM in the order input, output, forget, cell (torch: input, forget, cell, output), and those of a GRU
-in the order update, reset, hidden (torch: reset, update, hidden).
+in the order update, reset, hidden (torch: reset, update, hidden). Its attribute direction="reverse" is not used: OpenVINO
+2026.4 computes other states than onnxruntime for texts that are shorter than the batch.
 """
 
 from typing import Any
@@ -64,15 +65,24 @@ def run_rnn(
     order = GATE_ORDER[type(rnn)]
     w, r, b_ih, b_hh = (_reorder(weights[name], order) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
     lengths = layout.padding_mask().sum(1).int()
-    attributes: dict[str, Any] = {"hidden_size": rnn.hidden_size, "direction": "reverse" if is_reverse else "forward"}
+    attributes: dict[str, Any] = {"hidden_size": rnn.hidden_size}
     if isinstance(rnn, nn.GRU):
         attributes["linear_before_reset"] = 1
     sequences, length = x.shape[:2]
+    x = _reverse_texts(x, lengths) if is_reverse else x
     out = torch.onnx.ops.symbolic(
         OPERATORS[type(rnn)], (x.transpose(0, 1), w[None], r[None], torch.cat([b_ih, b_hh])[None], lengths), attributes,
         dtype=x.dtype, shape=(length, 1, sequences, rnn.hidden_size), version=14,
     )  # fmt: skip
-    return out.squeeze(1).transpose(0, 1)
+    out = out.squeeze(1).transpose(0, 1)
+    return _reverse_texts(out, lengths) if is_reverse else out
+
+
+def _reverse_texts(x: Tensor, lengths: Tensor) -> Tensor:
+    """(sequences, length, size) with the tokens of each text in reverse order; padding stays behind them."""
+    position = torch.arange(x.shape[1], device=x.device)
+    source = torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
+    return x.gather(1, source[..., None].expand_as(x))
 
 
 def _scan_lstm(weights: dict[str, Tensor], x: Tensor, layout: Layout, is_reverse: bool, clip: float | None) -> Tensor:

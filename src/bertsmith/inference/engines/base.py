@@ -119,6 +119,10 @@ class Engine(ABC):
         """The engine itself, if torch computes it."""
         return None
 
+    def __str__(self) -> str:
+        """Library and precision: `openvino in bf16`."""
+        return f"{self.backend} in {self.compute_precision}"
+
 
 def check_choice(key: str, value: str, choices: Any) -> None:
     """Raises a UserError for a value that the Literal `choices` does not have."""

@@ -127,15 +127,15 @@ def _describe_cpu() -> list[str]:
 
 
 def _measure(folder: Path, backends: list[Backend], precision: Precision) -> Choice:
-    """Loads every candidate, and answers the texts; bf16 is a candidate if its vectors are those of fp32."""
+    """Loads every candidate, and answers the texts; one whose vectors are not those of the first is not taken."""
     seconds, imports = dict[str, float](), {backend: _time_import(backend) for backend in backends}
     exact: Floats | None = None
     fastest: Candidate | None = None
     for candidate in _list_candidates(backends, precision):
         time_taken, vectors = _time(folder, candidate)
         seconds["-".join(candidate)] = time_taken = imports[candidate.backend] + time_taken
-        exact = vectors if candidate.precision == "fp32" else exact
-        if candidate.precision == "bf16" and exact is not None and lowest_cosine(exact, vectors) < MIN_COSINE:
+        exact = vectors if exact is None else exact
+        if lowest_cosine(exact, vectors) < MIN_COSINE:
             continue
         if fastest is None or time_taken < seconds["-".join(fastest)]:
             fastest = candidate
@@ -144,7 +144,7 @@ def _measure(folder: Path, backends: list[Backend], precision: Precision) -> Cho
 
 
 def _list_candidates(backends: list[Backend], precision: Precision) -> list[Candidate]:
-    """fp32 before bf16, which is compared with it."""
+    """fp32 first, and of it onnxruntime, with which the others are compared."""
     candidates = [Candidate("onnx", "fp32")] if "onnx" in backends else []
     if "openvino" in backends:
         from .openvino import has_bf16

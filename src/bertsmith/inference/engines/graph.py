@@ -165,7 +165,8 @@ class GraphEngine(Engine):
         """Outputs (sequences, padded length, ...) of one batch."""
         graph = self._graphs[MODEL_GRAPH]
         lengths = np.array([len(ids) for ids in input_ids], np.int64)
-        mask = np.arange(self._width(int(lengths.max(initial=1)))) < lengths[:, None]
+        width = self._width(int(lengths.max(initial=1)))
+        mask = np.arange(width) < lengths[:, None]
         feeds = {"input_ids": _pad(input_ids, mask), "attention_mask": mask.astype(np.int64)}
         if "token_type_ids" in graph.inputs:
             feeds["token_type_ids"] = np.zeros_like(mask, np.int64) if token_type_ids is None else _pad(token_type_ids, mask)
@@ -179,6 +180,9 @@ def pool_rows(hidden: Floats, lengths: Ints, pooling: Pooling, is_causal: bool) 
     """(sequences, padded length, hidden_size) -> (sequences, hidden_size), as `objectives.contrastive.pool_tokens`."""
     if pooling == "cls":
         return hidden[np.arange(len(hidden)), lengths - 1 if is_causal else 0]
+    if len(hidden) == 1 == len(lengths) and hidden.shape[1] == lengths[0]:
+        mean: Floats = np.add.reduce(hidden, 1) / np.float32(lengths[0])
+        return mean
     weights = (np.arange(hidden.shape[1]) < lengths[:, None]) / lengths[:, None].astype(np.float32)
     return (weights[:, None].astype(np.float32) @ hidden)[:, 0]
 
@@ -198,6 +202,8 @@ def _join_widths(widths: list[int], counts: list[int]) -> list[tuple[int, int]]:
 
 
 def _pad(rows: Sequence[Ints], mask: NDArray[np.bool_]) -> Ints:
+    if mask.shape == (1, len(rows[0])):
+        return rows[0].astype(np.int64, copy=False)[None]
     padded = np.zeros(mask.shape, np.int64)
     padded[mask] = np.concatenate(rows)
     return padded

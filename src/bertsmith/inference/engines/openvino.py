@@ -41,7 +41,7 @@ class OpenvinoGraph(Graph):
         except Empty:
             request = self._compiled.create_infer_request()
         try:
-            request.infer(dict(feeds))
+            request.infer(dict(feeds), share_inputs=True)  # they are not copied: nobody changes them meanwhile
             return [request.get_tensor(name).data.copy() for name in outputs]
         finally:
             self._idle.put(request)

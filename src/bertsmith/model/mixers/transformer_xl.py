@@ -82,7 +82,8 @@ class TransformerXLAttention(MemoryMixer):
         scale, num_keys = q.shape[-1] ** -0.5, k.shape[2]
         u_bias, v_bias = self.content_and_position_bias(q)
         position_scores = rel_shift((q + v_bias) @ self.relative_keys(q, num_keys).mT, num_keys) * scale
-        position_scores = position_scores.masked_fill(~self._attention_mask(layout, state)[:, None], float("-inf"))
+        lowest = torch.finfo(position_scores.dtype).min  # not -inf: the window of a row of padding may have no token
+        position_scores = position_scores.masked_fill(~self._attention_mask(layout, state)[:, None], lowest)
         dropout = self.config.attention_dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(q + u_bias, k, v, position_scores, dropout_p=dropout)
         return self.projections.project_out(layout.unpad(out.transpose(1, 2)))
