@@ -114,7 +114,8 @@ def test_keys_in_prose_exist(page: Path):
     if page.name == "glossary.md":
         pytest.skip("it has the keys of other libraries, too")
     names = key_names() | {"quiet", "trust_remote_code"}  # arguments of the Python functions, and of transformers
-    keys = [key[1] for code in inline_code(page) for key in re.finditer(r"(?:^| )([a-z_][a-z_.0-9]*)=", code)]
+    codes = [code for code in inline_code(page) if not code.startswith("python -m ")]  # programs with options of their own
+    keys = [key[1] for code in codes for key in re.finditer(r"(?:^| )([a-z_][a-z_.0-9]*)=", code)]
     unknown = sorted({key for key in keys if key not in names and not key.startswith(("columns.", "data.columns."))})
     assert not unknown, f"{page.name}: no stage has {unknown}"
 

@@ -13,7 +13,7 @@ from bertsmith.compression.quantization.fake_quantize import (
 )
 from bertsmith.compression.quantization.weights import ActivationRange, quantize_linear
 from bertsmith.compression.quantization.weights import linear_scale as numpy_scale
-from tests.compression.quantization.test_graph import build_model
+from tests.support.quantization import build_model
 
 
 def test_activations_and_their_gradient_are_those_of_torch():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("onnx", reason="onnx is not installed: pip install bertsmith[export]")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install bertsmith[export]")
@@ -15,28 +14,9 @@ from bertsmith.compression.quantization.candidate import Candidates, FloatModel
 from bertsmith.compression.quantization.quality import compare, compute_outputs, measure_sensitivity
 from bertsmith.compression.quantization.weights import ActivationRange, smoothing_scale
 from bertsmith.model.folder import unpack_int4
-from bertsmith.model.heads import LMHeadConfig
-from bertsmith.model.model import Model, ModelConfig
-from bertsmith.model.sublayers import FeedForwardConfig
-from tests.support.onnx_graphs import build_encoder
+from tests.support.quantization import VOCAB_SIZE, build_model
 
-VOCAB_SIZE = 80
 BATCHES = [calibration.to_feeds(np.random.default_rng(length).integers(5, VOCAB_SIZE, (4, length))) for length in (4, 12, 40)]
-
-
-def build_model(seed=0, outlier_weight=1 / 30, **options):
-    """A model with channels far larger than the others, as trained ones have; outlier_weight: of the layers that read them."""
-    torch.manual_seed(seed)
-    encoder = build_encoder(hidden_size=64, feedforward=FeedForwardConfig(intermediate_size=128), **options)
-    model = Model(ModelConfig(encoder, VOCAB_SIZE, {"lm": LMHeadConfig()})).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            torch.nn.init.normal_(parameter, std=0.12)
-            if name.endswith("norm.weight"):
-                parameter[3::31] *= 30
-            if name.endswith(("qkv.weight", "intermediate.weight")):
-                parameter[:, 3::31] *= outlier_weight
-    return model
 
 
 @pytest.fixture(scope="module")
