@@ -1,6 +1,6 @@
 """Dense layers after the pooling of a sentence embedding, as in sentence-transformers' folders."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import msgspec
 import torch
@@ -57,9 +57,9 @@ class EmbeddingHead(nn.Module):
 
 def init_identity(head: nn.Module) -> None:
     """Make the last dense layer the identity (of its first dimensions, where the sizes differ)."""
-    layer = head.layers[-1]  # type: ignore[index]
-    nn.init.eye_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    layer = cast(nn.ModuleList, head.layers)[-1]
+    nn.init.eye_(cast(Tensor, layer.weight))
+    nn.init.zeros_(cast(Tensor, layer.bias))
 
 
 @torch.no_grad()
