@@ -133,7 +133,15 @@ mixer_of_two_directions = pytest.mark.parametrize(
 every_causal_mixer = pytest.mark.parametrize("config", CAUSAL, ids=config_id)
 every_mixer_and_causal = pytest.mark.parametrize("config", MIXERS + CAUSAL, ids=config_id)
 full_attention = pytest.mark.parametrize("config", ATTENTION + CAUSAL_ATTENTION, ids=config_id)
-compilable = pytest.mark.parametrize("config", [c for c in MIXERS + CAUSAL if c.build(HIDDEN_SIZE).can_compile], ids=config_id)
+COMPILABLE = [config for config in MIXERS + CAUSAL if config.build(HIDDEN_SIZE).can_compile]
+FIRST = [next(config for config in COMPILABLE if type(config) is kind) for kind in dict.fromkeys(map(type, COMPILABLE))]
+compilable = (
+    pytest.mark.parametrize(  # a configuration takes seconds: the first of each kind, and the others with `make test-slow`
+        "config",
+        [pytest.param(config, marks=() if config in FIRST else pytest.mark.slow) for config in COMPILABLE],
+        ids=[config_id(config) for config in COMPILABLE],
+    )
+)
 
 
 def build_mixer(config):

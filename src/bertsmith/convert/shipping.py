@@ -5,7 +5,6 @@
 
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 
 from ..artifacts import atomic_folder, read_object, write_manifest
@@ -15,6 +14,7 @@ from ..model.adapter import ADAPTER_FILE, is_adapter
 from ..model.folder import read_config
 from ..pretrained.card import CardFacts, render_card
 from ..pretrained.shipped import CARD_FILE
+from ..reading import read_toml
 from ..writing import check_writable, write_atomic, write_json
 from .int8 import describe_model, strip_folders
 from .onnx.shipped import write_graphs
@@ -42,4 +42,4 @@ def ship_adapter(source: Path, out: Path, facts: CardFacts) -> None:
 
 if __name__ == "__main__":
     source, out, card = map(Path, sys.argv[1:])
-    ship_adapter(source, out, from_dict(CardFacts, tomllib.loads(card.read_text(encoding="utf-8")), str(card)))
+    ship_adapter(source, out, from_dict(CardFacts, read_toml(card), str(card)))

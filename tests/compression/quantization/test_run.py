@@ -89,6 +89,7 @@ def test_training_learns_ranges_that_the_graph_has(folder):
     assert bertsmith.load(folder / "qat", backend="onnx")("people the")["label"] in ("good", "bad")
 
 
+@pytest.mark.slow
 def test_killed_training_ends_with_the_same_weights(folder):
     words = ["quantize", f"model={folder / 'mood'}", *data(folder), *QAT, "train.steps=30", "train.save_every=4"]
     killed = folder / "killed"

@@ -186,7 +186,7 @@ def test_transformer_xl_shared_biases_belong_to_first_block(tmp_path):
     assert model.encoder.stack.layers[2].mixer.content_and_position_bias(u)[0] is u
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_transformer_xl_compile_and_gradient_checkpointing_with_memory(causal):
     torch._dynamo.reset()
     model = build_xl_model(causal=causal)
