@@ -120,6 +120,15 @@ def test_load_segmenter_refuses_unknown_names(name):
         load_segmenter(name)
 
 
+@pytest.mark.parametrize("body", ["return len(text)", "return [1, 2]", "raise OSError('no such dictionary')"])
+def test_faults_of_a_user_function_are_told_in_one_line(tmp_path, monkeypatch, body):
+    (tmp_path / "faulty_words.py").write_text(f"def words(text):\n    {body}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "faulty_words", raising=False)
+    with pytest.raises(UserError, match=r"segmenter faulty_words:words fails for '一二' .* it must return the words"):
+        load_segmenter("faulty_words:words")("一二")
+
+
 def test_load_segmenter_without_jieba_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "jieba", None)
     with pytest.raises(UserError, match=r"pip install bertsmith\[zh\]"):

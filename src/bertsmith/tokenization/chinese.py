@@ -163,7 +163,7 @@ def _import_segmenter(module: str, function: str) -> Segmenter:
         ) from None
     segmenter = getattr(imported, function, None)
     if callable(segmenter):
-        return segmenter
+        return _check_words(segmenter, f"{module}:{function}")
     close_matches = get_close_matches(
         function, [name for name in dir(imported) if callable(getattr(imported, name))], n=1, cutoff=0.5
     )
@@ -171,6 +171,23 @@ def _import_segmenter(module: str, function: str) -> Segmenter:
         f"; did you mean {module}:{close_matches[0]}?" if close_matches else "; it must be a function from a text to its words"
     )
     raise UserError(f"{module} has no function {function!r}{hint}")
+
+
+def _check_words(segmenter: Callable[[str], Any], name: str) -> Segmenter:
+    """The same function, whose faults are a UserError: it raises, or returns no list of strings."""
+
+    def segment(text: str) -> list[str]:
+        try:
+            words = list(segmenter(text))
+        except Exception as error:  # user code may raise anything
+            problem = f"{type(error).__name__}: {error}"
+        else:
+            if all(isinstance(word, str) for word in words):
+                return words
+            problem = f"it has returned {words[:3]!r}"
+        raise UserError(f"segmenter {name} fails for {text[:40]!r} ({problem}); it must return the words of a text, as strings")
+
+    return segment
 
 
 def _mismatch_message(text: str, concatenated: str) -> str:
