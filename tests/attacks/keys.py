@@ -21,7 +21,7 @@ LONGER = ("steps", "epochs", "minutes", "max_new_tokens", "num_beams", "iteratio
 NUMBERS = ("-1", "0", "1", "2", "3", "7", "64", "1e3", "65536", "1e6", "2147483648", "4611686018427387904", "9223372036854775808",
            "1e19", "-1e19", "1e308", "1e999", "nan", "inf", "-inf", "0.5", "-0.0", "1e-320", "0x10", "1_000", "٣", "1" * 400)  # fmt: skip
 SMALL_NUMBERS = ("-1", "0", "1", "2", "3", "nan", "inf", "1e999", "0.5", "x", "-2147483648")
-WORDS = ("", " ", "none", "true", "no", "null", "auto", "bert-tiny", "mini-en", "adamw", "/", ".", "..", "~", "~nobody", "~nobody/x",
+WORDS = ("", " ", "none", "true", "no", "null", "auto", "bert-tiny", "mini-en", "adamw", "/", ".", "..", "~", "~nobody-here", "~nobody-here/x",
          "-", "/dev/null", "/proc/self/mem", "nowhere/x", "a" * 5000, "a/" * 3000, "\u202eevil", "caf\u00e9", "\ud800", "x\ny",
          "\x1b[31m", "%s%n", "{}", "[]", "{kind = 1}", "[[[]]]", "[1, 2", '{"a": 1}', "'", '"', "#", "a=b", "*", "**/*", "[ab]*",
          "cuda", "cuda:99", "1970-01-01", "12:00:00", "module:function", "os:system", "numpy:zeros", "../x")  # fmt: skip
