@@ -35,7 +35,7 @@ def test_an_error_that_is_no_limit_of_the_system_is_not_explained():
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are UTF-8 in every locale")
 @pytest.mark.parametrize("arguments", [("texts=\u6570\u636e.txt", "out=o"), ("recipe.toml",), ("texts=folder", "out=o")])
 def test_names_beyond_the_encoding_of_an_old_locale_are_refused_in_one_line(tmp_path, arguments):
-    """The argument was said to have bytes that are not UTF-8; a name in a recipe ended in a traceback."""
+    """The message spoke of bytes that are not UTF-8, and a name in a recipe ended in a traceback."""
     (tmp_path / "recipe.toml").write_text('texts = "a.txt"\nout = "\u8f93\u51fa"\n', encoding="utf-8")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "a.txt", tmp_path / "folder" / "\u6570\u636e.txt"):

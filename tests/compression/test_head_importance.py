@@ -58,7 +58,7 @@ def test_head_importance_matches_finite_differences():
     for layer in range(2):
         weight = predictor.model.encoder.stack.layers[layer].mixer.projections.output.weight
         for head in range(4):
-            columns, slopes = slice(8 * head, 8 * head + 8), []
+            columns, gradients = slice(8 * head, 8 * head + 8), []
             original = weight[:, columns].detach().clone()
             for example in EXAMPLES:
                 losses = []
@@ -66,8 +66,8 @@ def test_head_importance_matches_finite_differences():
                     weight.data[:, columns] = original * (1 + step)
                     losses.append(loss_of(predictor, example))
                 weight.data[:, columns] = original
-                slopes.append(abs(losses[0] - losses[1]) / 4e-3)
-            assert importance[layer][head] == pytest.approx(np.mean(slopes), rel=2e-3, abs=1e-4)
+                gradients.append(abs(losses[0] - losses[1]) / 4e-3)
+            assert importance[layer][head] == pytest.approx(np.mean(gradients), rel=2e-3, abs=1e-4)
 
 
 def test_head_importance_of_one_example_is_what_pruning_accumulates():

@@ -10,7 +10,7 @@ import bertsmith
 from bertsmith.model import checkpoint
 from tests.support.cli import kill_cli_when_exists, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
-from tests.support.rows import classification_row, write_jsonl
+from tests.support.rows import write_classification_files, write_jsonl
 
 TRAIN = ["train.steps=12", "train.batch_tokens=128", "train.log_every=4"]
 
@@ -18,9 +18,7 @@ TRAIN = ["train.steps=12", "train.batch_tokens=128", "train.log_every=4"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prune")
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 120), ("dev", 40)):
-        write_jsonl(folder / f"{name}.jsonl", [classification_row(rng) for _ in range(count)])
+    write_classification_files(folder, 120, 40)
     save_model(folder / "mood", TASKS["classify"])
     save_model(folder / "bert")
     return folder

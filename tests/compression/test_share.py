@@ -22,7 +22,7 @@ from bertsmith.model.packing import Layout
 from bertsmith.model.sublayers import FeedForwardConfig
 from tests.support.cli import run_cli_error, run_cli_json
 from tests.support.models import TASKS, TOKENIZER, save_model
-from tests.support.rows import classification_row, write_jsonl
+from tests.support.rows import write_classification_files
 
 ENCODER = EncoderConfig(
     num_hidden_layers=4, hidden_size=24, mixer=Attention(num_attention_heads=4),
@@ -114,9 +114,7 @@ def test_what_is_shared_already_is_refused(settings, message):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("share")
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 80), ("dev", 30)):
-        write_jsonl(folder / f"{name}.jsonl", [classification_row(rng) for _ in range(count)])
+    write_classification_files(folder, 80, 30)
     save_model(folder / "mood", TASKS["classify"])
     save_model(folder / "bert")
     return folder

@@ -310,7 +310,7 @@ def test_a_request_that_is_on_its_way_when_the_server_stops_is_answered(folders)
         while not answer.endswith(b"}"):
             answer += connection.recv(1000)
         client.stop()
-        time.sleep(0.2)  # the server is told to stop while the connection is idle
+        time.sleep(0.2)  # SIGTERM arrives while the connection is idle
         connection.sendall(request)
         answer = b"".join(iter(lambda: connection.recv(1000), b""))  # until the server closes the connection
         assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+
 from tests.support.texts import WORDS
 
 NAMES, PLACES = ["john", "mary", "peter", "anna"], ["paris", "london", "rome", "berlin"]
@@ -21,6 +23,13 @@ def classification_row(rng):
     is_good = bool(rng.integers(2))
     words = [*random_words(rng), "people" if is_good else "water"]
     return {"text": " ".join(rng.permutation(words)), "label": "good" if is_good else "bad"}
+
+
+def write_classification_files(folder, train, dev):
+    """train.jsonl and dev.jsonl with so many rows."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", train), ("dev", dev)):
+        write_jsonl(folder / f"{name}.jsonl", [classification_row(rng) for _ in range(count)])
 
 
 def regression_row(rng):

@@ -1,6 +1,5 @@
 """Module replacing: schedule, modules, what is trained when, and runs that are killed and resumed."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,15 +10,13 @@ from bertsmith.tensors import load_tensors
 from bertsmith.train.param_groups import ParamSchedule
 from tests.support.cli import FAST, kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
-from tests.support.rows import classification_row, write_jsonl
+from tests.support.rows import write_classification_files
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("theseus")
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 120), ("dev", 40)):
-        write_jsonl(folder / f"{name}.jsonl", [classification_row(rng) for _ in range(count)])
+    write_classification_files(folder, 120, 40)
     save_model(folder / "teacher", TASKS["classify"])
     return folder
 

@@ -1,6 +1,5 @@
 """The stage `quantize`: every mode, the gate, killed and resumed runs, refusals, and what can be done with the folder."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install bertsmith[export]")
@@ -14,7 +13,7 @@ from bertsmith.model.sublayers import FeedForwardConfig
 from tests.support.cli import kill_cli_when_exists, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
 from tests.support.onnx_graphs import build_encoder
-from tests.support.rows import classification_row, write_jsonl
+from tests.support.rows import write_classification_files
 
 ENCODER = build_encoder(hidden_size=64, feedforward=FeedForwardConfig(intermediate_size=128), max_position_embeddings=96)
 
@@ -22,9 +21,7 @@ ENCODER = build_encoder(hidden_size=64, feedforward=FeedForwardConfig(intermedia
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quantize")
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 120), ("dev", 60)):
-        write_jsonl(folder / f"{name}.jsonl", [classification_row(rng) for _ in range(count)])
+    write_classification_files(folder, 120, 60)
     save_model(folder / "start", TASKS["classify"], ENCODER)
     run_cli_json("finetune", "task=classify", f"model={folder / 'start'}", f"data.train={folder / 'train.jsonl'}",
                  f"data.dev={folder / 'dev.jsonl'}", "train.steps=40",

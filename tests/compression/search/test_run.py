@@ -2,14 +2,13 @@
 
 import json
 
-import numpy as np
 import pytest
 
 import bertsmith
 from bertsmith.errors import UserError
 from tests.support.cli import kill_cli_when_exists, run_cli, run_cli_error, run_cli_json
 from tests.support.models import TASKS, save_model
-from tests.support.rows import classification_row, write_jsonl
+from tests.support.rows import write_classification_files
 
 pytest.importorskip("onnxruntime")
 TRAIN = ["train.steps=4", "train.batch_tokens=128"]
@@ -18,9 +17,7 @@ TRAIN = ["train.steps=4", "train.batch_tokens=128"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compress")
-    rng = np.random.default_rng(0)
-    for name, count in (("train", 60), ("dev", 40)):
-        write_jsonl(folder / f"{name}.jsonl", [classification_row(rng) for _ in range(count)])
+    write_classification_files(folder, 60, 40)
     save_model(folder / "mood", TASKS["classify"])
     return folder
 

@@ -9,7 +9,7 @@ from ...model.batch import Inputs
 from ...model.model import Model
 from ...train.objective import Batch, Loss
 from ..recovery.run import FRACTION_DONE
-from ..recovery.teacher import TaughtObjective
+from ..recovery.teacher import TeacherObjective
 from .masks import Pruner
 from .schedule import CubicSchedule
 
@@ -22,7 +22,7 @@ class PruningObjective:
     of the model's state, and each training batch carries the fraction.
     """
 
-    base_objective: TaughtObjective
+    base_objective: TeacherObjective
     pruners: Sequence[Pruner]
     amount: float
     schedule: CubicSchedule

@@ -24,7 +24,7 @@ from ...train.step import evaluate
 from ...writing import resolve_output
 from ..recovery.recipe import RecoveryTrain
 from ..recovery.run import Setup, Smaller, Source, build_batches, load_source, publish, read_setup, train
-from ..recovery.teacher import TaughtObjective, Teacher
+from ..recovery.teacher import Teacher, TeacherObjective
 from .layers import choose_layers
 from .masks import SCORES_SUFFIX, MaskedUnit, Pruner
 from .objective import PruningObjective
@@ -130,7 +130,7 @@ def _shrink_tokenizer(recipe: PruneRecipe, tokenizer: Tokenizer, setup: Setup | 
 # -- heads, neurons, weights and blocks, which are masked in training
 
 
-def _wrap_objective(recipe: PruneRecipe, pruners: list[Pruner], objective: TaughtObjective) -> PruningObjective:
+def _wrap_objective(recipe: PruneRecipe, pruners: list[Pruner], objective: TeacherObjective) -> PruningObjective:
     return PruningObjective(objective, pruners, recipe.amount, recipe.sparsity_schedule)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...convert.onnx.quantize import count_reads, read_names
 from ...model.folder import INPUT_SCALE_SUFFIX, SCALE_SUFFIX
 from .weights import MIN_SIZE, ActivationRange, Arrays
 
@@ -82,7 +83,7 @@ def quantize_graph(
     read = {name for node in nodes for name in node.input}
     nodes = [node for node in nodes if node.output[0] not in transposed or node.output[0] in read]
     for name in builder.tensors:
-        if name + SCALE_SUFFIX in stored and any(name in _read_names([node]) for node in nodes):
+        if name + SCALE_SUFFIX in stored and any(name in read_names([node]) for node in nodes):
             nodes = [*builder.dequantize(name), *nodes]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -184,11 +185,6 @@ def stored_name(initializer: str) -> str:
     return initializer.removesuffix(":stored")
 
 
-def count_reads(graph: "onnx.GraphProto") -> Counter[str]:
-    """How many nodes read each value, bodies of Loop, Scan and If included."""
-    return Counter(_read_names(graph.node)) + Counter(output.name for output in graph.output)
-
-
 def _make(kind: str, inputs: list[str], output: str, domain: str = "", **attributes: Any) -> "onnx.NodeProto":
     import onnx
 
@@ -224,12 +220,3 @@ def _is_plain_gemm(node: "onnx.NodeProto", tensors: Mapping[str, Any]) -> bool:
 
 def _is_lookup(node: "onnx.NodeProto") -> bool:
     return node.op_type == "Gather" and all(attribute.i == 0 for attribute in node.attribute if attribute.name == "axis")
-
-
-def _read_names(nodes: Iterable["onnx.NodeProto"]) -> Iterable[str]:
-    for node in nodes:
-        yield from node.input
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _read_names(attribute.g.node)
-                yield from (output.name for output in attribute.g.output)

@@ -44,7 +44,7 @@ from ...train.trainer import Trainer, Validation
 from ...writing import check_writable
 from .recipe import RecoveryRecipe, RecoveryTrain
 from .report import describe_model, describe_scores, list_rows, measure_speed
-from .teacher import HIDDEN_STATES, SOFT_LABELS, RecoveryLosses, TaughtObjective, Teacher
+from .teacher import HIDDEN_STATES, SOFT_LABELS, RecoveryLosses, Teacher, TeacherObjective
 
 REWRITTEN_KEYS = ("stage", "recipe", "model", "weights", "version", "format_version")  # of the source's config.json
 FRACTION_DONE = "fraction_done"  # target of a training batch: fraction of the run done
@@ -118,7 +118,7 @@ def build_batches(recipe: RecoveryRecipe, setup: Setup, tokenizer: Tokenizer) ->
 
 def train(
     recipe: RecoveryRecipe, stage: str, run: Run, source: Source, setup: Setup, smaller: Smaller,
-    wrap: Callable[[TaughtObjective], Objective] = lambda objective: objective,
+    wrap: Callable[[TeacherObjective], Objective] = lambda objective: objective,
     wrap_schedule: Callable[[ParamScheduleFn, float], ParamScheduleFn] = lambda schedule, learning_rate: schedule,
 ) -> dict[str, Any]:  # fmt: skip
     """Train the smaller model in place; returns the summary of the trainer.
@@ -143,14 +143,14 @@ def train(
     teaches = recipe.loss.uses_teacher and isinstance(objective, Supervised)
     if teaches:
         teacher.model.to(prepared.device).eval().requires_grad_(False)
-    taught = TaughtObjective(objective, recipe.loss, teacher if teaches else None)
+    with_teacher = TeacherObjective(objective, recipe.loss, teacher if teaches else None)
     run_settings = RunSettings(stage, to_dict(recipe) | {"train": to_dict(config)}, model.config.encoder.init_std)
     monitor = RunMonitor(run.folder, run_settings)
     dev = partial(_list_dev_batches, recipe, setup, smaller.tokenizer) if setup.examples.dev else None
     validation = Validation({"dev": dev}) if dev else None
     status = RunStatus(run.folder, {"stage": stage, "recipe": to_dict(recipe)})
     trainer = Trainer(
-        prepared, wrap(taught), run, recipe.seed, validation=validation, check_log=monitor.check, status=status
+        prepared, wrap(with_teacher), run, recipe.seed, validation=validation, check_log=monitor.check, status=status
     )  # fmt: skip
     run.console.info(describe_settings(settings))
     summary = trainer.fit(partial(_train_batch, batches))

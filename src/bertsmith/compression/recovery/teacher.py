@@ -72,7 +72,7 @@ def relative_error(states: Tensor, teacher_states: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TaughtObjective:
+class TeacherObjective:
     """The loss of the task, with that of a teacher if there is one; in eval mode that of the task alone."""
 
     base_objective: TaskObjective

@@ -70,7 +70,7 @@ def quantize_graph(
     nodes = [part for node in graph.node for part in replaced.get(node.output[0], [node])]
     del graph.node[:]
     graph.node.extend(nodes)
-    reads = _count_reads(graph)
+    reads = count_reads(graph)
     kept = [tensor for tensor in graph.initializer if reads[tensor.name]]
     del graph.initializer[:]
     graph.initializer.extend([*kept, *added.values()])
@@ -129,7 +129,7 @@ def _find_layers(
     import onnx
 
     tensors = {tensor.name: tensor for tensor in graph.initializer}
-    nodes, reads = [node for node in graph.node if _is_linear(node, tensors)], _count_reads(graph)
+    nodes, reads = [node for node in graph.node if _is_linear(node, tensors)], count_reads(graph)
     linear_reads = Counter(node.input[1] for node in nodes)
     nodes = [node for node in nodes if reads[node.input[1]] == linear_reads[node.input[1]]]
     ranges = _measure_ranges(proto, list(dict.fromkeys(node.input[0] for node in nodes)), batches) if nodes else {}
@@ -237,15 +237,16 @@ def _add(added: dict[str, "onnx.TensorProto"], name: str, array: NDArray[Any]) -
     return name
 
 
-def _count_reads(graph: "onnx.GraphProto") -> Counter[str]:
+def count_reads(graph: "onnx.GraphProto") -> Counter[str]:
     """How many nodes read each value, bodies of Loop, Scan and If included."""
-    return Counter(_read_names(graph.node)) + Counter(output.name for output in graph.output)
+    return Counter(read_names(graph.node)) + Counter(output.name for output in graph.output)
 
 
-def _read_names(nodes: Iterable["onnx.NodeProto"]) -> Iterable[str]:
+def read_names(nodes: Iterable["onnx.NodeProto"]) -> Iterable[str]:
+    """The values that nodes read, with those of the bodies of Loop, Scan and If."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _read_names(attribute.g.node)
+                yield from read_names(attribute.g.node)
                 yield from (output.name for output in attribute.g.output)
